@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import penstock
-from penstock.shuffle.errors import SlotsError
+from penstock.errors import SlotsError
 from penstock.spark.session import open_session
 
 WIDTH = 60

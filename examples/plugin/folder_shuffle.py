@@ -25,8 +25,8 @@ from typing import IO
 
 import pyarrow as pa
 
-from penstock import shuffle
-from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor, errors
+from penstock import errors, shuffle
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor
 from penstock.shuffle.splits import Split
 from penstock.shuffle.sums import Sums
 

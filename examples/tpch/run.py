@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from reference import difference, duckdb_answer, penstock_answer
 
 import penstock
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock.spark.session import open_session
 
 QUERIES = {3: q03, 5: q05, 10: q10, 12: q12, 18: q18}

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
+from penstock.errors import PenstockError
 from penstock.job.core.result import JobProgress
 from penstock.observe.progress import Progress, ProgressSnapshot, VertexProgress
-from penstock.shuffle.errors import PenstockError
 from wordcount.files import InputError, TextFiles, find_demo_files, find_files
 from wordcount.job import Counted, count_files, differences, recount
 

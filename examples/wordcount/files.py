@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 
 HEAD = 4 << 20
 RANGE = 8 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from wordcount.files import TextFile, TextRange, share_of
 from wordcount.words import NotTextError, count_words, last_gap
 

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from penstock.shuffle.errors import PenstockError, SettingError
+from penstock.errors import PenstockError, SettingError
 
 WRONG, USAGE, INTERRUPTED = 1, 2, 130
 

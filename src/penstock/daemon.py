@@ -68,7 +68,8 @@ def preload(more: str = "") -> list[str]:
 
 def look_up() -> None:
     """Find what all workers look up among the installed packages."""
-    from penstock.shuffle import Settings, load_service
+    from penstock.settings import Settings
+    from penstock.shuffle import load_service
     from penstock.spark.first_contact import version
 
     version()

@@ -15,8 +15,8 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.found import Kept, Unusable
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle
 from penstock.checkpoint.storage import CheckpointStorage, PartStorage
+from penstock.errors import SettingError
 from penstock.graph.streaming import SOURCE_POSITION, vertex_of_part
-from penstock.shuffle.errors import SettingError
 
 DAMAGED = 1
 _WIDTH = 130

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.shuffle.errors import PlanError, SchemaError, SettingError
+from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.testing.sources import fromBatches
 
 ROWS = pa.table({"k": ["a", "b"], "v": [1, 2], "m": pa.array([[("x", 1)], []], pa.map_(pa.string(), pa.int64()))})

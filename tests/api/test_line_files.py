@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock import readCsv, readJson, readText
 from penstock.api import line_files, readers
 from penstock.api.line_files import Piece, whole_lines
-from penstock.shuffle.errors import JobError, SchemaError, SettingError
+from penstock.errors import JobError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
 
 

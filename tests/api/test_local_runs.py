@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.stream import Stream
-from penstock.shuffle.errors import JobError, PlanError, SchemaError, SlotsError
+from penstock.errors import JobError, PlanError, SchemaError, SlotsError
 from penstock.testing.local_runner import LocalRunner, run_local
 from penstock.testing.sources import fromBatches
 

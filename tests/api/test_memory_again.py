@@ -19,7 +19,7 @@ import pytest
 from memory_again import KINDS, Kind, counts_of
 from penstock.api.stream import Stream
 from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.testing.local_runner import run_local
 from penstock.testing.sources import fromBatches
 

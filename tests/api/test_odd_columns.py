@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.errors import SchemaError
 from penstock.graph import collation_of, parse_ddl, spark_type
-from penstock.shuffle.errors import SchemaError
 from penstock.spark.types import struct_type
 from penstock.testing.local_runner import run_local
 from penstock.testing.sources import fromBatches

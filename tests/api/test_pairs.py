@@ -11,8 +11,9 @@ import pytest
 
 from penstock.api.keyed_stream import KeyedStream
 from penstock.api.stream import Stream
-from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import JobError, PlanError, SchemaError
+from penstock.errors import JobError, PlanError, SchemaError
+from penstock.settings import Settings
+from penstock.shuffle import PartitionKind
 from penstock.testing.local_runner import LocalRunner, run_local
 from penstock.testing.sources import fromBatches
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.api.parquet import ParquetSource, RowGroup, parquet_source, shares
-from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.errors import SchemaError, SettingError
 from penstock.testing.local_runner import run_local
 
 ROWS = pa.table({"a": range(1000), "b": [f"w{n % 7}" for n in range(1000)], "c": [n / 2 for n in range(1000)]})

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, WrittenFile, _check_schema, file_schema
+from penstock.errors import SchemaError, SettingError
 from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
 from penstock.operators.partitioned_write import WritePartitioned
-from penstock.shuffle.errors import SchemaError, SettingError
 
 ROWS = pa.table({"a": range(1000), "b": [f"w{n % 7}" for n in range(1000)]})
 

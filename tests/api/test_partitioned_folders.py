@@ -19,7 +19,7 @@ import pytest
 import penstock
 from penstock.api.parquet import parquet_source
 from penstock.api.partition_columns import PartitionTyping, folder_columns, partition_values
-from penstock.shuffle.errors import SchemaError
+from penstock.errors import SchemaError
 from penstock.testing.local_runner import run_local
 
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.api.lineage import SourceStep, Step, in_order, parents_of, with_parents
 from penstock.api.persisted import DatasetInfo, DatasetList
 from penstock.api.stream import Stream
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 from penstock.testing.sources import fromBatches
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -15,10 +15,11 @@ from penstock.api.lineage import SourceStep
 from penstock.api.plan import plan_job
 from penstock.api.readers import readParquet, readText
 from penstock.api.stream import Stream
+from penstock.errors import PlanError
 from penstock.graph import JobGraph, Resources
 from penstock.graph.shares import FEW_BYTES
-from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import PlanError
+from penstock.settings import Settings
+from penstock.shuffle import PartitionKind
 from penstock.shuffle.kinds import MODES
 from penstock.testing.sources import fromBatches
 

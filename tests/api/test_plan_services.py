@@ -11,11 +11,11 @@ import penstock
 from penstock.api.plan import plan_job
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph, query_options
+from penstock.errors import PlanError, SettingError
 from penstock.graph import JobGraph, KeptBy, explain_graph
 from penstock.graph.reruns import for_any_slots
-from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import PlanError, SettingError
-from penstock.shuffle.settings import StreamingSettings
+from penstock.settings import Settings, StreamingSettings
+from penstock.shuffle import PartitionKind
 from penstock.stream.noop import NoopSink
 from penstock.testing.sources import fromBatches
 

@@ -13,11 +13,11 @@ import pytest
 from penstock import readParquet
 from penstock.api.parquet import ParquetSource
 from penstock.api.stream import Stream
+from penstock.errors import JobError
 from penstock.graph import explain_graph
 from penstock.operators.expressions import Call, ColumnRef, Constant
 from penstock.operators.verbs import Where
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import JobError
+from penstock.settings import Settings
 from penstock.testing.local_runner import run_local
 
 ROWS = 3000

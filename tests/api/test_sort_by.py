@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.stream import Stream
+from penstock.errors import PlanError, SchemaError, SlotsError
 from penstock.graph import regions
-from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import PlanError, SchemaError, SlotsError
+from penstock.settings import Settings
+from penstock.shuffle import PartitionKind
 from penstock.testing.local_runner import LocalRunner, run_local
 from penstock.testing.sources import fromBatches
 

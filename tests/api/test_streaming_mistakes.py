@@ -26,7 +26,7 @@ from penstock.api.streaming.refusals import (
     warn_of_rows_again,
 )
 from penstock.api.streaming.sinks import SINKS, SinkRequest, private_folder
-from penstock.shuffle.errors import PlanError, SchemaError, SettingError
+from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.spark.hints import PenstockWarning
 from penstock.stream.noop import NoopSink
 

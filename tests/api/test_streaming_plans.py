@@ -17,12 +17,12 @@ from penstock.api.stream import Stream
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.writer import query_graph, query_options
+from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.graph import JobGraph, explain_graph
 from penstock.graph.regions import regions, slots_needed
 from penstock.job.core.slots.refusals import too_few_slots
-from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import PlanError, SchemaError, SettingError
-from penstock.shuffle.settings import NetworkSettings, StreamingSettings
+from penstock.settings import NetworkSettings, Settings, StreamingSettings
+from penstock.shuffle import PartitionKind
 from penstock.stream.noop import NoopSink
 from penstock.stream.pace import MOST_ROWS
 

@@ -14,12 +14,11 @@ import pytest
 import penstock
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph, query_options
+from penstock.errors import PlanError, SettingError
 from penstock.graph import JobGraph
 from penstock.graph.restoring import refuse_other_sources
 from penstock.graph.streaming import SavedParts
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError, SettingError
-from penstock.shuffle.settings import StreamingSettings
+from penstock.settings import Settings, StreamingSettings
 from penstock.stream.noop import NoopSink
 from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.sources import sources_of

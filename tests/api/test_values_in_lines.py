@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import readCsv, readJson
-from penstock.shuffle.errors import JobError
+from penstock.errors import JobError
 from penstock.testing.local_runner import run_local
 
 

@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.api.stream import Stream
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import explain_graph
 from penstock.operators.expressions import ValuesError
 from penstock.operators.expressions.parts import Parts
 from penstock.operators.verbs import Explode
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.settings import Settings
 from penstock.testing.local_runner import LocalRunner, run_local
 from penstock.testing.sources import fromBatches
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from effort import examples
 from penstock.buffer import LocalBufferPool, NetworkBufferPool
-from penstock.shuffle.errors import InsufficientBuffersError, TaskCancelledError
+from penstock.errors import InsufficientBuffersError, TaskCancelledError
 
 
 def drain(pool: LocalBufferPool) -> list[int]:

@@ -15,7 +15,7 @@ import pytest
 
 from holdings import open_descriptors
 from penstock.buffer import SegmentMemory, segments
-from penstock.shuffle.errors import InsufficientBuffersError, ProtocolError
+from penstock.errors import InsufficientBuffersError, ProtocolError
 
 SIZE = 8192
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from effort import examples
 from penstock.buffer import BufferSlice, NetworkBufferPool, SegmentReferences
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 SIZE = 64
 

@@ -14,7 +14,7 @@ from barrier_streams import END, ROW, Item, TaskModel, barrier
 from effort import examples
 from penstock.checkpoint.alignment import Abort, AlignedBarriers, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 
 def _core(channels: int) -> AlignedBarriers:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier, decode, encode
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 NUMBERS = st.integers(min_value=1, max_value=2**64 - 1)
 MICROSECONDS = st.integers(min_value=0, max_value=2**50).map(lambda n: n / 1_000_000)

@@ -14,7 +14,7 @@ from effort import examples
 from penstock.checkpoint.alignment import Abort, Snapshot
 from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.tracking import PENDING_LIMIT, CountedBarriers
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 
 def _barrier(number: int):

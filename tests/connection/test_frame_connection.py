@@ -11,10 +11,10 @@ from memory_transport import memory_pair
 from network_parts import run, wait_until
 from penstock.connection.frame_connection import TURN, FrameConnection, WaterMarks
 from penstock.connection.frames import OutgoingFrame
+from penstock.errors import EnvironmentLostError
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, encode, outgoing
 from penstock.network.messages import Message, Ping
-from penstock.shuffle.errors import EnvironmentLostError
 
 FRAME = 1000
 PING = len(encode(Ping(1)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from penstock.connection.handshake import MAX_IDENTITY, VERSION, Credentials, Handshake, Role, Service
-from penstock.shuffle.errors import AuthenticationError
+from penstock.errors import AuthenticationError
 
 SECRET = b"0123456789abcdef"
 

@@ -18,7 +18,7 @@ from penstock.connection.listeners import nobody_listens
 from penstock.connection.sockets import TcpTransport
 from penstock.connection.transport import Endpoint, Listener, Transport, join_host, split_host
 from penstock.connection.transports import load_transport
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock.testing import DEADLINE
 from zlib_example import ZlibTransport
 

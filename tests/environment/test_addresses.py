@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.environment.addresses import PORTS, data_addresses
-from penstock.shuffle.errors import SettingError
-from penstock.shuffle.settings import EnvironmentSettings
+from penstock.environment.peers.addresses import PORTS, data_addresses
+from penstock.errors import SettingError
+from penstock.settings import EnvironmentSettings
 
 
 def only(family: int, address: str) -> Any:

@@ -13,12 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.environment.blocking import BlockingPartition, Home
-from penstock.environment.file_view import ServedFileView
-from penstock.environment.folders import remove_folder
-from penstock.environment.producers import Producers
-from penstock.environment.read_ahead import AHEAD
-from penstock.environment.reading import FileReads
+from penstock.environment.partitions.blocking import BlockingPartition, Home
+from penstock.environment.partitions.file_view import ServedFileView
+from penstock.environment.partitions.folders import remove_folder
+from penstock.environment.partitions.producers import Producers
+from penstock.environment.reading.file_reads import FileReads
+from penstock.environment.reading.read_ahead import AHEAD
+from penstock.errors import IncompleteDataError, PartitionExpiredError, PartitionLostError
 from penstock.partition.extents import data_name
 from penstock.partition.file_output import FileOptions
 from penstock.partition.hash_writer import HashWriter
@@ -29,7 +30,6 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId
-from penstock.shuffle.errors import IncompleteDataError, PartitionExpiredError, PartitionLostError
 from penstock.shuffle.events import decode_event
 from penstock.shuffle.sums import sum_of
 

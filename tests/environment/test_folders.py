@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.environment.folders import Folders, remove_folder
+from penstock.environment.partitions.folders import Folders, remove_folder
+from penstock.errors import PenstockError, ProtocolError
 from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
+from penstock.settings import BlockingSettings
 from penstock.shuffle import DatasetId, PartitionId
-from penstock.shuffle.errors import PenstockError, ProtocolError
-from penstock.shuffle.settings import BlockingSettings
 
 
 @pytest.fixture

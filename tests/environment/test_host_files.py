@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.environment.host_files import Append, Complete, Decision, FileId, HostFiles
+from penstock.environment.tasks.host_files import Append, Complete, Decision, FileId, HostFiles
 
 QUERY = ("/checkpoints", 1)
 OTHER = ("/elsewhere", 1)

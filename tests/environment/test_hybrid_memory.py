@@ -15,9 +15,9 @@ import pytest
 
 from penstock.buffer import DataType
 from penstock.environment.host import Host
-from penstock.environment.hybrid_port import HybridPort
-from penstock.environment.inputs import Channel
-from penstock.environment.remote import ChannelBuffers, RemoteSource
+from penstock.environment.peers.remote import ChannelBuffers, RemoteSource
+from penstock.environment.ports.hybrid_port import HybridPort
+from penstock.environment.ports.inputs import Channel
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import FINISHED
 from penstock.network.frames import payload_checksum

@@ -10,15 +10,15 @@ import pytest
 
 from penstock.buffer import BufferSlice
 from penstock.buffer.view import CreditListener, Resumable, SubpartitionView
-from penstock.environment.hybrid import HybridResult
-from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
+from penstock.environment.partitions.hybrid import HybridResult
+from penstock.environment.partitions.hybrid_views import LocalHybridView, ServedHybridView
+from penstock.errors import IncompleteDataError
 from penstock.link.calls import OpenWriter
 from penstock.link.control import unpack
 from penstock.link.frames import EXTENTS, FILE
 from penstock.partition.extents import OWN, Extent, data_name
 from penstock.partition.stretched_file import StretchedFile
 from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
-from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event
 from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 

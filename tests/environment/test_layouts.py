@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.errors import PartitionLostError, PenstockError
 from penstock.partition.extents import data_name
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
@@ -18,7 +19,6 @@ from penstock.partition.stored import StoredRows
 from penstock.record.copies import Copies
 from penstock.services.local.result import sorts
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
-from penstock.shuffle.errors import PartitionLostError, PenstockError
 from penstock.shuffle.splits import Split
 from stored_parts import Range
 

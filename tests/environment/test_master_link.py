@@ -13,11 +13,11 @@ import pytest
 from penstock.connection.handshake import Credentials
 from penstock.environment.control import MasterLink
 from penstock.environment.supervision import Supervisor
+from penstock.errors import EnvironmentLostError, ProtocolError
 from penstock.link.commands import Command, ReleaseJob, Shutdown, instruction
 from penstock.link.master import DataEnded, Heartbeat, PartitionConsumable, RegisterTask
 from penstock.link.wire import Plain
 from penstock.shuffle import AttemptId, DatasetId, PartitionId
-from penstock.shuffle.errors import EnvironmentLostError, ProtocolError
 from penstock.testing import DEADLINE
 from scripted_master import SECRET, ScriptedMaster
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.environment.read_schedule import TURN, ReadSchedule
+from penstock.environment.reading.read_schedule import TURN, ReadSchedule
 
 
 def granted(schedule: ReadSchedule[str]) -> list[str]:

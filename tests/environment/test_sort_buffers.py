@@ -8,8 +8,8 @@ import asyncio
 import pytest
 
 from penstock.buffer import NetworkBufferPool
-from penstock.environment.sort_buffers import LEAST, SortBuffer, SortBuffers
-from penstock.shuffle.errors import InsufficientBuffersError, TaskCancelledError
+from penstock.environment.partitions.sort_buffers import LEAST, SortBuffer, SortBuffers
+from penstock.errors import InsufficientBuffersError, TaskCancelledError
 
 SEGMENT = 256 << 10
 MIB = 1 << 20

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.environment.task_life import TASK_TABLE, TaskState
-from penstock.environment.tasks import AttachedTask
+from penstock.environment.tasks.attached import AttachedTask
+from penstock.environment.tasks.task_life import TASK_TABLE, TaskState
+from penstock.errors import IllegalTransitionError
 from penstock.lifecycle.table import as_markdown
 from penstock.link.commands import CancelTask
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import IllegalTransitionError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "execution-states.md"
 WORKER = AttemptId("job", -2, 0, 7)

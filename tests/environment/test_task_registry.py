@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.environment import task_registry
-from penstock.environment.task_registry import TaskRegistry
+from penstock.environment.tasks import task_registry
+from penstock.environment.tasks.task_registry import TaskRegistry
 from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.actions import StopSource, TriggerCheckpoint

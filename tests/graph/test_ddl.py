@@ -6,8 +6,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from penstock.errors import SchemaError
 from penstock.graph import parse_ddl
-from penstock.shuffle.errors import SchemaError
 
 UTC = pa.timestamp("us", "UTC")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.errors import SchemaError
 from penstock.graph import parse_ddl
-from penstock.shuffle.errors import SchemaError
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from effort import examples
 from exchange_simulator import Simulator, can_deadlock
 from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, combining, graph
+from penstock.errors import PlanError
 from penstock.graph import JobGraph, regions, without_deadlocks
-from penstock.shuffle.errors import PlanError
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
 CROSSED = [(0, 2), (1, 2), (0, 3), (1, 3)]

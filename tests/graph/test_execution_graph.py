@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_shapes import graph
+from penstock.errors import PlanError
 from penstock.graph import ExecutionGraph
 from penstock.graph.shares import Share
-from penstock.shuffle.errors import PlanError
 
 counts = st.integers(1, 20)
 

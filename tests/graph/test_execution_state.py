@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import IllegalTransitionError
 from penstock.graph.execution_state import (
     TERMINAL_STATES,
     TRANSITIONS,
@@ -17,7 +18,6 @@ from penstock.graph.execution_state import (
     ExecutionState,
 )
 from penstock.lifecycle.table import as_markdown
-from penstock.shuffle.errors import IllegalTransitionError
 
 PAGE = Path(__file__).parents[2] / "docs" / "execution-states.md"
 

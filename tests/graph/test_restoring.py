@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.errors import PlanError
 from penstock.graph.restoring import Beginning, beginning_of, ended_sources, parts_in_front, refuse_other_plan
 from penstock.graph.streaming import SavedParts
-from penstock.shuffle.errors import PlanError
 
 WHERE = "the checkpoint at /there"
 

@@ -69,15 +69,15 @@ def _run(copy: Path, program: str) -> str:
 def test_a_new_setting_is_one_field(copy: Path, change: Change) -> None:
     """The key, its parser, its way to other processes and the refusal of a misspelled one follow from the field."""
     change(
-        "shuffle/settings.py",
+        "settings/concerns.py",
         "    group_memory: int = 256 << 20\n",
         "    group_memory: int = 256 << 20\n    patience: int = 3\n",
     )
     printed = _run(
         copy,
         "import penstock\n"
-        "from penstock.shuffle import Settings\n"
-        "from penstock.shuffle.errors import SettingError\n"
+        "from penstock.settings import Settings\n"
+        "from penstock.errors import SettingError\n"
         "settings = Settings.from_conf({'spark.penstock.task.patience': '7'})\n"
         "print(penstock.__file__.startswith(sys.path[0]), settings.task.patience)\n"
         "print(Settings.from_conf(settings.to_conf()) == settings, Settings().task.patience)\n"

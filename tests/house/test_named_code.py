@@ -60,7 +60,7 @@ LIVES = {
     ),
     "failure": (
         60,
-        {"task", "spark", "shuffle", "link", "environment", "job", "graph", "stream", "checkpoint", "services"},
+        {"task", "spark", "errors", "link", "environment", "job", "graph", "stream", "checkpoint", "services"},
     ),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.api.streaming.options import QUERY_OPTIONS
-from penstock.shuffle.settings import KEYS
+from penstock.settings import KEYS
 from prose import NOUN_CLAUSE, paragraphs
 from source import ROOT
 

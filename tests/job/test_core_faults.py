@@ -7,12 +7,12 @@ import pytest
 
 from cluster import Cluster
 from job_graphs import chain, pipeline
+from penstock.errors import PenstockError
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.ids import LEASED, SparkJobId, SparkJobKind, WorkerId, WorkerNumber, task_of
 from penstock.job.core.result import FIRST, LAST, Trace
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import PenstockError
 
 
 def test_a_job_whose_core_raises_is_over_and_the_others_go_on() -> None:

@@ -7,8 +7,8 @@ from cluster import Cluster
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, word_count
 from penstock.job.core import instructions as do
 from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS, Hosts
+from penstock.settings import RestartSettings
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.settings import RestartSettings
 
 GOOD = "good-1-abc"
 

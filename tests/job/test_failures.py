@@ -9,6 +9,7 @@ import pytest
 
 from cluster import Cluster, frame_job, workers_job
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, pipeline, word_count
+from penstock.errors import FailureKind, JobCancelledError, JobError, SlotsError, StaleError
 from penstock.graph import Resources
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -17,10 +18,8 @@ from penstock.job.core.ids import SparkJobKind
 from penstock.job.core.states import JobState
 from penstock.link.commands import CancelTask
 from penstock.link.master import TaskEnd
+from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId, PartitionKind
-from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
-from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.settings import RestartSettings
 
 M0, M1, R0, R1 = (0, 0), (0, 1), (1, 0), (1, 1)
 ALL = [M0, M1, R0, R1]

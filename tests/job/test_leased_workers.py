@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from cluster import Cluster, SparkTask
 from effort import examples
 from job_graphs import BLOCKING, chain, open_sink, pipeline
+from penstock.errors import PenstockError, SlotsError
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.reruns import for_any_slots
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.ids import LEASED, WorkerId, WorkerNumber
+from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import PenstockError, SlotsError
-from penstock.shuffle.settings import RestartSettings
 
 
 class Lessors(Cluster):

@@ -22,6 +22,19 @@ from job_graphs import SERVICE, pipeline
 from master_client import MasterClient, shaken
 from penstock.connection.frames import frame
 from penstock.connection.handshake import MAGIC, VERSION, Service
+from penstock.errors import (
+    AuthenticationError,
+    ControlError,
+    EnvironmentLostError,
+    FailureKind,
+    JobCancelledError,
+    JobError,
+    PartitionExpiredError,
+    ProtocolError,
+    SlotsError,
+    StaleError,
+    TaskCancelledError,
+)
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph, KeptBy
 from penstock.job.core.execution.capacity import SlotsReturnedError
@@ -51,20 +64,8 @@ from penstock.link.master import (
     TaskLost,
 )
 from penstock.link.wire import Plain
-from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind, Settings
-from penstock.shuffle.errors import (
-    AuthenticationError,
-    ControlError,
-    EnvironmentLostError,
-    JobCancelledError,
-    JobError,
-    PartitionExpiredError,
-    ProtocolError,
-    SlotsError,
-    StaleError,
-    TaskCancelledError,
-)
-from penstock.shuffle.failure_kinds import FailureKind
+from penstock.settings import Settings
+from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind
 from penstock.testing import wait_until
 
 SECRET = b"s" * 32

@@ -10,6 +10,7 @@ import pytest
 
 from cluster import Cluster, frame_job, workers_job
 from job_graphs import BLOCKING, KEPT, chain, diamondless, edge, open_sink, pipeline, side_by_side
+from penstock.errors import FailureKind, JobCancelledError, JobError, SlotsError, StaleError
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -20,10 +21,8 @@ from penstock.job.core.states import JOB_TABLE, TERMINAL, JobState
 from penstock.lifecycle.table import as_markdown
 from penstock.link.commands import CancelTask, UpdatePartitionInfo
 from penstock.link.master import PartitionConsumable, TaskEnd
+from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
-from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.settings import RestartSettings
 
 NEVER = RestartSettings("none")
 

@@ -26,6 +26,7 @@ from job_graphs import (
     two_stages,
     word_count,
 )
+from penstock.errors import FailureKind, JobCancelledError
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.regions import regions, slots_needed
 from penstock.job.core import events
@@ -33,9 +34,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.ids import SparkJobKind, TaskId
 from penstock.link.master import TaskEnd, TaskFinished
-from penstock.shuffle.errors import JobCancelledError
-from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.settings import RestartSettings
+from penstock.settings import RestartSettings
 from row_model import RowCluster, Running
 
 EVER = RestartSettings("fixed", 1_000_000, user_errors=1_000_000)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import PlanError
 from penstock.graph.streaming import SavedParts, SourceReads, StreamingOptions
 from penstock.job.query_storage import QueryStorage
-from penstock.shuffle.errors import PlanError
 
 ORDERS = {"FilesSource-1": SourceReads("csv files of /in"), "orders": SourceReads("partitions of Orders", ("0", "1"))}
 WIDTHS = {"FilesSource-1": 2, "orders": 1}

@@ -16,9 +16,9 @@ from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.checkpoint.metadata import unpack_part
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
+from penstock.errors import PenstockError, PlanError
 from penstock.graph.streaming import SavedParts
 from penstock.job.query_storage import QueryStorage
-from penstock.shuffle.errors import PenstockError, PlanError
 from penstock.testing import wait_until
 from query_driver import Driver, query
 

@@ -13,6 +13,7 @@ from cluster import Cluster, workers_job
 from job_graphs import BLOCKING, HYBRID, chain
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.errors import FailureKind, SlotsError
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.streaming import CONTINUOUS, QueryBeginning, SavedParts, StreamingOptions
@@ -22,10 +23,8 @@ from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.result import JobProgress
 from penstock.link.commands import TaskAction
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
+from penstock.settings import RestartSettings
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
-from penstock.shuffle.errors import SlotsError
-from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.settings import RestartSettings
 
 RESTARTS = RestartSettings("exponential", attempts=1_000_000, delay=0.1, reset_after=1.0)
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -13,8 +13,8 @@ import pytest
 
 from job_fakes import DEADLINE, fresh_service
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery
+from penstock.errors import ControlError
 from penstock.job.shell import master as shell
-from penstock.shuffle.errors import ControlError
 from penstock.testing import wait_until
 from query_driver import Driver, query
 

@@ -13,6 +13,7 @@ import pytest
 from job_fakes import DEADLINE, FakeEnvironment, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
 from master_client import MasterClient
+from penstock.errors import ControlError, EnvironmentLostError, PenstockError, StaleError
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
 from penstock.job.shell.master import JobMaster, MasterIdentity
@@ -27,8 +28,8 @@ from penstock.link.master import (
 )
 from penstock.link.questions import Asked
 from penstock.link.wire import Plain, from_wire
-from penstock.shuffle import AttemptId, Settings
-from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError, StaleError
+from penstock.settings import Settings
+from penstock.shuffle import AttemptId
 from penstock.shuffle.requests import Request
 from penstock.testing import wait_until
 

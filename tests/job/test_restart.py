@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import SettingError
 from penstock.job.core.recovery.restart_strategy import RestartStrategy
-from penstock.shuffle.errors import SettingError
-from penstock.shuffle.settings import RestartSettings, Settings
+from penstock.settings import RestartSettings, Settings
 
 
 def strategy(kind: str, **settings: Any) -> RestartStrategy:

@@ -21,15 +21,15 @@ from job_graphs import (
     side_by_side,
     word_count,
 )
+from penstock.errors import FailureKind
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.states import JobState
 from penstock.link.commands import CancelTask, UpdatePartitionInfo
 from penstock.link.master import PartitionConsumable, TaskEnd, TaskFinished
+from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind
-from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.settings import RestartSettings
 
 M0, M1, R0, R1 = (0, 0), (0, 1), (1, 0), (1, 1)
 ALL = [M0, M1, R0, R1]

@@ -10,13 +10,14 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from effort import examples
 from job_graphs import chain
+from penstock.errors import JobError, PartitionLostError, PenstockError
 from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Rerun, Submission
 from penstock.job.results.result_core import Begin, Builds, Join, Made, MadeResult, Making, ResultCore, Unmade
 from penstock.link.master import ReadAnswer, ReadResult
-from penstock.shuffle import DatasetId, PartitionId, PartitionKind, Settings, ShuffleDescriptor
-from penstock.shuffle.errors import JobError, PartitionLostError, PenstockError
+from penstock.settings import Settings
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 
 GRAPH = chain(1, 1)
 

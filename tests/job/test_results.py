@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from job_graphs import chain
+from penstock.errors import JobError, PartitionExpiredError, PartitionLostError, SlotsError, SlotsLostError
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import FinishedJob, JobResult
@@ -20,8 +21,8 @@ from penstock.job.launcher import Rerun, Submission
 from penstock.job.results.result_core import MadeResult
 from penstock.job.results.results import ResultCalls, Results
 from penstock.link.master import ReadAnswer, ReadResult
-from penstock.shuffle import DatasetId, PartitionId, PartitionKind, Settings, ShuffleDescriptor
-from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError, SlotsError, SlotsLostError
+from penstock.settings import Settings
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 
 SECONDS = 60.0
 KEPT = (

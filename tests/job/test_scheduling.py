@@ -23,14 +23,14 @@ from job_graphs import (
     pipeline,
     word_count,
 )
+from penstock.errors import JobError, SlotsError
 from penstock.graph import Resources
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.ids import WorkerId
+from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId, PartitionKind
-from penstock.shuffle.errors import JobError, SlotsError
-from penstock.shuffle.settings import RestartSettings
 
 MAPS = [(0, 0), (0, 1)]
 REDUCES = [(1, 0), (1, 1)]

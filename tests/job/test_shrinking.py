@@ -12,6 +12,7 @@ import pytest
 
 from cluster import Cluster
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, pipeline, word_count
+from penstock.errors import JobCancelledError, SlotsError, SlotsLostError
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -19,7 +20,6 @@ from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.ids import WorkerId
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.errors import JobCancelledError, SlotsError, SlotsLostError
 
 LEFT = 2
 

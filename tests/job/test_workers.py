@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import IllegalTransitionError
 from penstock.job.core.events import TaskRegistered
 from penstock.job.core.ids import SparkJobId, SparkJobKind, WorkerId, WorkerNumber
 from penstock.job.core.slots.workers import WORKER_TABLE, Worker, Workers, WorkerState
 from penstock.lifecycle.table import as_markdown
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import IllegalTransitionError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "execution-states.md"
 SPARK_JOB = SparkJobId(SparkJobKind.WORKERS)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import IllegalTransitionError, ProtocolError
 from penstock.lifecycle.endpoints import GATE_TABLE, WRITER_TABLE, GateState, WriterState
 from penstock.lifecycle.table import HISTORY, Lifecycle, Table, as_markdown, ends_of
-from penstock.shuffle.errors import IllegalTransitionError, ProtocolError
 
 
 class Door(Enum):

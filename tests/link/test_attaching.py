@@ -16,7 +16,7 @@ from environment_thread import EnvironmentThread, environment
 from penstock.attachment import attachment
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
-from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
 CONF = {"spark.penstock.environment.leaseTimeout": "200ms"}
 STEPS = {"before a word": 0, "after its nonce": 1, "before its welcome": 2}

@@ -17,8 +17,15 @@ from environment_thread import EnvironmentThread, environment
 from holdings import maps_of
 from penstock.attachment.attachment import Attachment
 from penstock.buffer import SegmentMemory
-from penstock.environment.inputs import GatePort
-from penstock.environment.results import ResultFiles
+from penstock.environment.ports.inputs import GatePort
+from penstock.environment.tasks.results import ResultFiles
+from penstock.errors import (
+    ControlError,
+    EnvironmentLostError,
+    PenstockError,
+    ProtocolError,
+    TaskCancelledError,
+)
 from penstock.link import calls
 from penstock.link.commands import CancelTask
 from penstock.link.frames import FrameType, channel_frame, frame, segments_frame, slices_frame
@@ -29,6 +36,7 @@ from penstock.link.wire import Done
 from penstock.partition.registry import PartitionRegistry
 from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.services.local.port import Port
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -40,15 +48,7 @@ from penstock.shuffle import (
     PartitionId,
     PartitionKind,
     ResultPartitionDescriptor,
-    Settings,
     ShuffleDescriptor,
-)
-from penstock.shuffle.errors import (
-    ControlError,
-    EnvironmentLostError,
-    PenstockError,
-    ProtocolError,
-    TaskCancelledError,
 )
 from penstock.shuffle.requests import Request
 from penstock.shuffle.splits import Split

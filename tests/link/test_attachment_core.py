@@ -12,6 +12,14 @@ from hypothesis import strategies as st
 
 from effort import examples
 from penstock.attachment.attachment_core import AttachmentCore
+from penstock.errors import (
+    EnvironmentLostError,
+    NotWantedError,
+    PenstockError,
+    ProtocolError,
+    StorageError,
+    TaskCancelledError,
+)
 from penstock.link.calls import GetStatistics, Statistics
 from penstock.link.commands import CancelTask, TaskAction, instruction
 from penstock.link.control import carried_error, error_message, pack
@@ -29,14 +37,6 @@ from penstock.link.frames import (
 from penstock.link.wire import Plain, to_wire
 from penstock.shuffle import AttemptId
 from penstock.shuffle.actions import StopSource
-from penstock.shuffle.errors import (
-    EnvironmentLostError,
-    NotWantedError,
-    PenstockError,
-    ProtocolError,
-    StorageError,
-    TaskCancelledError,
-)
 
 ATTEMPT = AttemptId("job", 0, 0, 1)
 STEPS = (

@@ -13,10 +13,10 @@ import pytest
 
 from environment_thread import environment
 from penstock.environment.control import NoMaster
+from penstock.errors import StaleError
 from penstock.link.master import Registered, RegisterTask, Report, TaskEnd, TaskFinished, TaskLost
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import StaleError
 from penstock.testing import DEADLINE
 
 WORKER, WORK = AttemptId("job", -1, 3, 7), AttemptId("job", 1, 0, 0)

@@ -15,12 +15,12 @@ from environment_thread import EnvironmentThread, environment
 from penstock.attachment.attachment import Attachment
 from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.environment.control import NoMaster
+from penstock.errors import ControlError, EnvironmentLostError, StaleError, TaskCancelledError
 from penstock.link import commands
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint, Registered, RegisterTask
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
-from penstock.shuffle.errors import ControlError, EnvironmentLostError, StaleError, TaskCancelledError
 from penstock.testing import DEADLINE
 
 ATTEMPT = AttemptId("job", 1, 0, 7)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import ProtocolError
 from penstock.link.numbers import Numbered
-from penstock.shuffle.errors import ProtocolError
 
 
 @given(steps=st.lists(st.integers(-8, 2), max_size=200))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import ProtocolError
 from penstock.link.outbox import Inbox, Outbox
-from penstock.shuffle.errors import ProtocolError
 
 
 @given(st.lists(st.sampled_from(["put", "send", "question lost", "answer lost"]), max_size=60))

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.errors import EnvironmentLostError
 from penstock.link.pulse import Pulse, PulseWatch
 from penstock.link.rendezvous import Rendezvous
-from penstock.shuffle.errors import EnvironmentLostError
 from penstock.testing import DEADLINE, wait_until
 
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import StaleError
 from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Answers, Asked, Questions
-from penstock.shuffle.errors import StaleError
 
 STEPS = ("command", "question", "work", "work", "stream", "stream", "beat", "again", "cut", *["deliver"] * 7)
 COUNT = 250

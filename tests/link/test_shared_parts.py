@@ -16,15 +16,15 @@ from penstock.attachment.attachment import Attachment
 from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.checkpoint.metadata import PartHandle, unpack_part
 from penstock.checkpoint.storage import PartStorage
-from penstock.environment import checkpoint_files
 from penstock.environment.control import NoMaster
+from penstock.environment.tasks import checkpoint_files
+from penstock.errors import StaleError
 from penstock.link import commands
 from penstock.link.calls import GetStatistics
 from penstock.link.master import AcknowledgeCheckpoint, DeclineCheckpoint
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId
 from penstock.shuffle.actions import CheckpointAborted
-from penstock.shuffle.errors import StaleError
 from penstock.stream import storing
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 from penstock.testing import DEADLINE, wait_until

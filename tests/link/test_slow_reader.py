@@ -13,7 +13,8 @@ from penstock.services.local.builders import Segments
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.stream_layout import StreamSegments
 from penstock.services.local.writer import LayoutPolicy, SegmentWriter
-from penstock.shuffle import EpochEnd, EventKind, Settings
+from penstock.settings import Settings
+from penstock.shuffle import EpochEnd, EventKind
 from penstock.shuffle.events import Event
 from penstock.testing import DEADLINE
 from stream_task import SCHEMA, Clock, Task, Writer, numbers, task_of

@@ -16,8 +16,9 @@ from environment_thread import SEGMENT, EnvironmentThread, environment
 from machine import on_this_machine
 from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.buffer import SegmentMemory
-from penstock.environment.inputs import WINDOW
+from penstock.environment.ports.inputs import WINDOW
 from penstock.environment.task_frames import TaskFrames
+from penstock.errors import IncompleteDataError, PenstockError, ProtocolError
 from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.services.local.gate_end import GateEnd
@@ -32,7 +33,6 @@ from penstock.shuffle import (
     TaskEvent,
 )
 from penstock.shuffle.actions import StopSource
-from penstock.shuffle.errors import IncompleteDataError, PenstockError, ProtocolError
 from penstock.testing import DEADLINE, wait_until
 from stream_task import Clock, Task, numbers, task_of
 

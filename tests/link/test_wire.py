@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import FailureKind, ProtocolError
 from penstock.link import calls, commands, master
 from penstock.link.control import pack, unpack
 from penstock.link.figures import ChannelFigures, PartitionFigures
@@ -24,8 +25,6 @@ from penstock.shuffle import (
     ShuffleDescriptor,
 )
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
-from penstock.shuffle.errors import ProtocolError
-from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 ATTEMPT = AttemptId("j1", 2, 3, 4)

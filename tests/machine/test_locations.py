@@ -19,8 +19,8 @@ from penstock.api.paths import data_files, located, stored_at
 from penstock.api.streaming.places import filesystem_of
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import PartStorage
+from penstock.errors import PlanError, SettingError
 from penstock.machine.locations import at_uri, is_uri
-from penstock.shuffle.errors import PlanError, SettingError
 from penstock.stream.folder_looks import listed
 from penstock.testing.local_runner import run_local
 

@@ -11,6 +11,17 @@ import pytest
 from network_parts import SEGMENT, Gate, Provider, QueueView, RecordingSink, partition
 from penstock.buffer.data_types import DataType
 from penstock.connection.frames import OutgoingFrame
+from penstock.errors import (
+    EnvironmentLostError,
+    IllegalTransitionError,
+    IncompleteDataError,
+    PartitionLostError,
+    PartitionNotProducedError,
+    ProducerFailedError,
+    ProtocolError,
+    StaleError,
+    TaskCancelledError,
+)
 from penstock.lifecycle.table import Lifecycle, Table, as_markdown
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, SERVER_TYPES, encode, payload_checksum
@@ -32,17 +43,6 @@ from penstock.network.messages import (
 )
 from penstock.network.receiver import ChannelRequest, ConnectionCore, RemoteInputChannel
 from penstock.network.sender import PartitionRequestQueue
-from penstock.shuffle.errors import (
-    EnvironmentLostError,
-    IllegalTransitionError,
-    IncompleteDataError,
-    PartitionLostError,
-    PartitionNotProducedError,
-    ProducerFailedError,
-    ProtocolError,
-    StaleError,
-    TaskCancelledError,
-)
 
 
 def messages_of(frames: list[OutgoingFrame]) -> list[Message]:

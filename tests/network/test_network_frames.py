@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from effort import examples
 from fuzz_frames import fuzz, some_message
+from penstock import errors
 from penstock.buffer.data_types import DataType
 from penstock.connection.frames import HEADER
+from penstock.errors import ProtocolError
 from penstock.network import frames
 from penstock.network.decoder import SCRATCH, FrameDecoder
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, SERVER_TYPES, encode, encode_header
@@ -31,8 +33,7 @@ from penstock.network.messages import (
     code_to_error,
     error_to_code,
 )
-from penstock.shuffle import DatasetId, errors
-from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
 
 ALL_TYPES = CLIENT_TYPES | SERVER_TYPES

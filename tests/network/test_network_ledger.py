@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from effort import examples
 from network_parts import Pool
+from penstock.errors import ProtocolError
 from penstock.network.frames import MAX_CREDIT
 from penstock.network.ledger import ReceiverCredit, SenderCredit
-from penstock.shuffle.errors import ProtocolError
 
 
 def test_sender_never_goes_negative() -> None:

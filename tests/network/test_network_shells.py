@@ -23,12 +23,7 @@ from penstock.connection.opening import OpeningSettings, shake
 from penstock.connection.sockets import TcpTransport
 from penstock.connection.transport import Endpoint, Listener, Transport
 from penstock.connection.unauthenticated import MOST
-from penstock.network.client import ClientSettings, ConnectionManager
-from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import SERVER_TYPES, encode
-from penstock.network.messages import BufferHeader, BufferResponse, ErrorResponse, PartitionRequest
-from penstock.network.server import DataServer, ServerSettings
-from penstock.shuffle.errors import (
+from penstock.errors import (
     AuthenticationError,
     EnvironmentLostError,
     PartitionNotProducedError,
@@ -36,6 +31,11 @@ from penstock.shuffle.errors import (
     ProducerFailedError,
     ProtocolError,
 )
+from penstock.network.client import ClientSettings, ConnectionManager
+from penstock.network.decoder import FrameDecoder
+from penstock.network.frames import SERVER_TYPES, encode
+from penstock.network.messages import BufferHeader, BufferResponse, ErrorResponse, PartitionRequest
+from penstock.network.server import DataServer, ServerSettings
 from zlib_example import ZlibTransport
 
 OPENING = ClientSettings(OpeningSettings(pauses=()))

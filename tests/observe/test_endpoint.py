@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from penstock.errors import SettingError
 from penstock.observe import catalogue
 from penstock.observe.endpoint import CALLERS, PORTS, MetricsEndpoint
 from penstock.observe.samples import Sample
-from penstock.shuffle.errors import SettingError
-from penstock.shuffle.settings import ObserveSettings
+from penstock.settings import ObserveSettings
 
 ON = ObserveSettings(metrics=True)
 SECONDS = 20

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.errors import PlanError
 from penstock.link.figures import ChannelFigures, PartitionFigures
 from penstock.link.master import Heartbeat
 from penstock.observe import catalogue
 from penstock.observe.endpoint import rendered
 from penstock.observe.samples import Sample, heartbeat_samples, share_samples, task_samples
 from penstock.shuffle import AttemptId, Metric, MetricKind, declared_metrics, load_service
-from penstock.shuffle.errors import PlanError
 
 ATTEMPT = AttemptId("j1", 2, 0, 3)
 EVERY = [metric for metrics in catalogue.GROUPS.values() for metric in metrics]

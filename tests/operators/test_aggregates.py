@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import PlanError, SchemaError
 from penstock.operators import aggregate_operators
 from penstock.operators.aggregate_operators import aggregate_pair
 from penstock.operators.aggregates import ALL_COLUMNS, Aggregation
 from penstock.operators.groups import CHUNK_ROWS
-from penstock.shuffle.errors import PlanError, SchemaError
 
 SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int32()), ("x", pa.float64()), ("b", pa.bool_())])
 FUNCTIONS = {

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.errors import PenstockError, PlanError
 from penstock.operators.cogroup import takes_key
 from penstock.operators.groups import GroupCollector, Side
 from penstock.operators.keys import int64_array
 from penstock.operators.memory import TaskMemory
 from penstock.operators.spill import SpillFile, key_buckets
-from penstock.shuffle.errors import PenstockError, PlanError
 
 SCHEMA = pa.schema([("f", pa.float64()), ("s", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())])
 OTHER = pa.schema([("row", pa.int64()), ("s", pa.string()), ("f", pa.float64()), ("x", pa.list_(pa.int8()))])

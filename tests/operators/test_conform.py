@@ -9,8 +9,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from penstock.errors import SchemaError
 from penstock.operators.conform import Conformer, conform
-from penstock.shuffle.errors import SchemaError
 
 UTC = pa.timestamp("us", "UTC")
 NAIVE = dt.datetime(2024, 1, 1)  # noqa: DTZ001 - naive on purpose

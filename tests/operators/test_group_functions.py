@@ -11,9 +11,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.aggregate_operators import aggregate_pair
 from penstock.operators.aggregates import Aggregation
-from penstock.shuffle.errors import PlanError, SchemaError
 
 FUNCTIONS = ("collect_list", "collect_set", "count_distinct", "median", "stddev_pop", "var_pop", "first", "last")
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import SchemaError
 from penstock.operators.groups import GroupCollector, Side
 from penstock.operators.keys import GroupIndex, group_rows, normalised, refuse_ungroupable, stable_order
 from penstock.operators.memory import TaskMemory
-from penstock.shuffle.errors import SchemaError
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))[0]
 

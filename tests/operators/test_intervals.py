@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import PlanError
 from penstock.operators.intervals import interval_text, microseconds
-from penstock.shuffle.errors import PlanError
 
 
 @pytest.mark.parametrize(

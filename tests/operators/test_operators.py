@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.functions import (
     GroupApply,
     GroupApplyInArrow,
@@ -23,7 +24,6 @@ from penstock.operators.functions import (
     group_form,
     regrouped,
 )
-from penstock.shuffle.errors import PlanError, SchemaError
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 ROWS = pa.record_batch({"k": ["b", "a", "b", None], "v": [1, 2, 3, 4]})

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.errors import SchemaError
 from penstock.operators.conform import conform
 from penstock.operators.functions import MapInPandas
 from penstock.operators.promises import broken
-from penstock.shuffle.errors import SchemaError
 
 NUMBER = pa.field("x", pa.int64(), nullable=False)
 STRUCT = pa.struct([NUMBER, pa.field("y", pa.string())])

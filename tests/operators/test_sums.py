@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.errors import ArithmeticOverflowError
 from penstock.operators.aggregate_operators import aggregate_pair
 from penstock.operators.aggregates import Aggregation
-from penstock.shuffle.errors import ArithmeticOverflowError
 
 MOST = (1 << 63) - 1
 DIGITS = 10**38 - 1

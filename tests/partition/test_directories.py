@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import PenstockError
 from penstock.partition.directories import LEFT_OUT_SECONDS, Directories, DirectorySpace, choose, look
-from penstock.shuffle.errors import PenstockError
 
 
 def spaces(*free: int | str) -> list[DirectorySpace]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import StorageError
 from penstock.partition import patience
 from penstock.partition.file_output import FileOutput
 from penstock.shuffle import DatasetId, PartitionId
-from penstock.shuffle.errors import StorageError
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 

@@ -18,12 +18,12 @@ import xxhash
 
 from holdings import open_descriptors
 from penstock.buffer.arrow import read_payload
+from penstock.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.partition.extents import EXTENT_BYTES, INDEX_NAME, data_name
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.hash_writer import HashWriter
 from penstock.shuffle import DatasetId, EndOfPartition
-from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 from stored_parts import Range
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from effort import examples
 from hybrid_parts import PIECE, SIZE, Reader, World
-from penstock.partition.hybrid_cursor import Next
-from penstock.partition.lifecycle import PartitionState
-from penstock.shuffle import EndOfData, EndOfPartition
-from penstock.shuffle.errors import (
+from penstock.errors import (
     PartitionError,
     PartitionReleasedError,
     ProducerFailedError,
     ProtocolError,
 )
+from penstock.partition.hybrid_cursor import Next
+from penstock.partition.lifecycle import PartitionState
+from penstock.shuffle import EndOfData, EndOfPartition
 
 KINDS = pytest.mark.parametrize("keeps", [True, False], ids=["full", "selective"])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import IllegalTransitionError, ProtocolError
 from penstock.lifecycle.table import as_markdown
 from penstock.partition.lifecycle import (
     ENDS,
@@ -20,7 +21,6 @@ from penstock.partition.lifecycle import (
     ProducerEvent,
     ProducerState,
 )
-from penstock.shuffle.errors import IllegalTransitionError, ProtocolError
 
 PAGE = Path(__file__).parents[2] / "docs" / "partition-lifecycle.md"
 

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from effort import examples
-from penstock.partition.lifecycle import PartitionState
-from penstock.partition.registry import PartitionRegistry, WaitingRequest
-from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
-from penstock.shuffle import DatasetId
-from penstock.shuffle.errors import (
+from penstock.errors import (
     PartitionExpiredError,
     PartitionLostError,
     PartitionNotProducedError,
@@ -23,6 +19,10 @@ from penstock.shuffle.errors import (
     ProtocolError,
     StaleError,
 )
+from penstock.partition.lifecycle import PartitionState
+from penstock.partition.registry import PartitionRegistry, WaitingRequest
+from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
+from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
 
 

@@ -12,11 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from effort import examples
 from penstock.buffer import BufferSlice, DataType, NetworkBufferPool, SegmentReferences
-from penstock.partition.lifecycle import PartitionEvent, PartitionState
-from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
-from penstock.partition.subpartition import PipelinedView
-from penstock.shuffle import DatasetId
-from penstock.shuffle.errors import (
+from penstock.errors import (
     IllegalTransitionError,
     PartitionError,
     PartitionExpiredError,
@@ -25,6 +21,10 @@ from penstock.shuffle.errors import (
     ProducerFailedError,
     ProtocolError,
 )
+from penstock.partition.lifecycle import PartitionEvent, PartitionState
+from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
+from penstock.partition.subpartition import PipelinedView
+from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
 
 ID = PartitionId(DatasetId("job", 1), 3, 17)

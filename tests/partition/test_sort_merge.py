@@ -17,12 +17,12 @@ import xxhash
 
 from holdings import open_descriptors
 from penstock.buffer.arrow import read_payload
+from penstock.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.partition.extents import INDEX_NAME, data_name
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.shuffle import DatasetId, EndOfPartition
-from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.splits import Split
 from penstock.shuffle.sums import sum_of

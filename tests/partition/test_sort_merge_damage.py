@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples, some_of
+from penstock.errors import IncompleteDataError, PartitionLostError
 from penstock.partition.extents import INDEX_NAME, data_name
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.shuffle import DatasetId
-from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
 from penstock.shuffle.ids import PartitionId
 from stored_parts import Range
 

@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from effort import examples
 from penstock.buffer import BufferSlice, DataType
-from penstock.partition.subpartition import PipelinedSubpartition, PipelinedView, SubpartitionState
-from penstock.shuffle.errors import (
+from penstock.errors import (
     PartitionError,
     PartitionReleasedError,
     ProducerFailedError,
     ProtocolError,
 )
+from penstock.partition.subpartition import PipelinedSubpartition, PipelinedView, SubpartitionState
 
 
 class Parent:

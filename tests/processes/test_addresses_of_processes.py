@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from local_harness import LocalHarness
-from penstock.environment.addresses import PORTS
+from penstock.environment.peers.addresses import PORTS
+from penstock.errors import EnvironmentLostError
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.errors import EnvironmentLostError
 from penstock.testing.conformance_exchange import Exchange, Written, numbers
 
 

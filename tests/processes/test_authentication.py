@@ -19,8 +19,8 @@ from local_harness import LocalHarness
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.connection.handshake import MAGIC, VERSION, Credentials, Handshake, Role, Service
+from penstock.errors import AuthenticationError, EnvironmentLostError
 from penstock.link.calls import GetStatistics
-from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError
 
 pytestmark = pytest.mark.processes
 

@@ -11,10 +11,7 @@ import pyarrow as pa
 import pytest
 
 from local_harness import LocalHarness, idle_behind, started
-from penstock.link.calls import GetStatistics
-from penstock.link.commands import ExpirePartitions
-from penstock.shuffle import EndOfPartition, PartitionKind, Settings
-from penstock.shuffle.errors import (
+from penstock.errors import (
     IncompleteDataError,
     PartitionExpiredError,
     PartitionLostError,
@@ -23,6 +20,10 @@ from penstock.shuffle.errors import (
     ProducerFailedError,
     TaskCancelledError,
 )
+from penstock.link.calls import GetStatistics
+from penstock.link.commands import ExpirePartitions
+from penstock.settings import Settings
+from penstock.shuffle import EndOfPartition, PartitionKind
 from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, numbers, rows_of
 from penstock.testing.waiting import Running, wait_until
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from local_harness import LocalHarness
+from penstock.errors import ProducerFailedError
 from penstock.link.calls import GetStatistics
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.shuffle.errors import ProducerFailedError
 from penstock.testing.conformance_exchange import Exchange, Written
 from penstock.testing.waiting import wait_until
 from task_process import TASK, kill, line

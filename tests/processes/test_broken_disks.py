@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import JobError
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
-from penstock.shuffle.errors import JobError
 from penstock.testing import wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates

@@ -20,7 +20,7 @@ from penstock.graph.streaming import StreamingOptions
 from penstock.job.core.result import FinishedJob
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
-from penstock.shuffle.settings import RestartSettings
+from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until

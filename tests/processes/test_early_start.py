@@ -12,8 +12,8 @@ import pytest
 from local_harness import wait_for_end
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch, start_early
+from penstock.errors import EnvironmentLostError
 from penstock.link.commands import Shutdown
-from penstock.shuffle.errors import EnvironmentLostError
 
 
 def test_tasks_find_the_environment_that_a_driver_started(tmp_path: Path) -> None:

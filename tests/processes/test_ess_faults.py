@@ -12,24 +12,24 @@ import pytest
 
 from ess_harness import EssHarness
 from ess_process import EssProcess, free_port
-from penstock.services.spark_ess.places import Place, names_of, path_of
-from penstock.shuffle import (
-    AttemptId,
-    DatasetId,
-    PartitionDescriptor,
-    PartitionKind,
-    ProducerDescriptor,
-    Settings,
-    ShuffleDescriptor,
-    ShuffleMasterContext,
-)
-from penstock.shuffle.errors import (
+from penstock.errors import (
     AuthenticationError,
     IncompleteDataError,
     NoStorageError,
     PartitionLostError,
     PartitionReleasedError,
     SettingError,
+)
+from penstock.services.spark_ess.places import Place, names_of, path_of
+from penstock.settings import Settings
+from penstock.shuffle import (
+    AttemptId,
+    DatasetId,
+    PartitionDescriptor,
+    PartitionKind,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+    ShuffleMasterContext,
 )
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, Consumer, Exchange, Producer, Written

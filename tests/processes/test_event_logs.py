@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
+from penstock.errors import JobError, SettingError
 from penstock.job.shell.history import replayed
 from penstock.observe import read_events
-from penstock.shuffle.errors import JobError, SettingError
 from penstock.testing import wait_until
 from penstock_torture.gates import Gates, stream
 from penstock_torture.process_launcher import Nursery

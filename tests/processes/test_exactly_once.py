@@ -26,11 +26,11 @@ from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
 from penstock.checkpoint.errors import FencedError
+from penstock.errors import JobCancelledError, JobError
 from penstock.graph.streaming import CONTINUOUS, StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
-from penstock.shuffle.errors import JobCancelledError, JobError
-from penstock.shuffle.settings import RestartSettings
+from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until

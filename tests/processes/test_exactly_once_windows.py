@@ -27,11 +27,11 @@ from penstock.api.streaming.modes import in_mode
 from penstock.api.streaming.writer import query_graph
 from penstock.api.windows import session_window, window
 from penstock.checkpoint.errors import FencedError
+from penstock.errors import JobError
 from penstock.graph.streaming import StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
-from penstock.shuffle.errors import JobError
-from penstock.shuffle.settings import RestartSettings
+from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock_torture.process_launcher import Nursery

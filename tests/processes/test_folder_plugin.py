@@ -184,7 +184,8 @@ def test_damaged_files_are_written_again(mixed: ProcessCluster, tmp_path: Path, 
 DRIVER = """
 import asyncio, sys
 from folder_harness import FolderShuffleService
-from penstock.shuffle import Settings, ShuffleMasterContext
+from penstock.settings import Settings
+from penstock.shuffle import ShuffleMasterContext
 master = FolderShuffleService().create_shuffle_master(ShuffleMasterContext(sys.argv[1], Settings(), print))
 asyncio.run(master.start())
 (master._folder / "host" / "job" / "rows").mkdir(parents=True)

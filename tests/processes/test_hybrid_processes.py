@@ -16,9 +16,7 @@ import pyarrow as pa
 import pytest
 
 from local_harness import LocalHarness
-from penstock.link.calls import GetStatistics
-from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.shuffle.errors import (
+from penstock.errors import (
     IncompleteDataError,
     PartitionLostError,
     PartitionReleasedError,
@@ -26,6 +24,8 @@ from penstock.shuffle.errors import (
     ProducerFailedError,
     StorageError,
 )
+from penstock.link.calls import GetStatistics
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, wait_until
 from task_process import TASK, kill, line

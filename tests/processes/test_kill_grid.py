@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 import pytest
 
 from effort import THOROUGH
+from penstock.errors import JobCancelledError
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
-from penstock.shuffle.errors import JobCancelledError
 from penstock.testing import wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates

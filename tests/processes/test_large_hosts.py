@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from local_harness import SHARED, LocalHarness, idle_behind, started
+from penstock.settings import LEAST_MEMORY
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.settings import LEAST_MEMORY
 from penstock.testing.conformance_exchange import Exchange, Written, numbers
 
 HOST = SHARED[0]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from machine import on_this_machine
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.testing import wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from local_harness import LocalHarness, idle_behind, started
+from penstock.errors import TaskCancelledError
 from penstock.shuffle import EndOfData, EndOfPartition, EpochAhead, EpochEnd, EventKind, PartitionKind, TaskEvent
-from penstock.shuffle.errors import TaskCancelledError
 from penstock.shuffle.splits import ALL
 from penstock.testing.conformance import Exchange
 from penstock.testing.conformance_exchange import Consumer, Producer, Written

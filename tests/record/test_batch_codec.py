@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from effort import examples
 from fuzz_codec import fuzz
+from penstock.errors import ProtocolError, SchemaError
 from penstock.record.codec import BatchCodec
-from penstock.shuffle.errors import ProtocolError, SchemaError
 from record_samples import MAKERS, batch_of, sample
 
 

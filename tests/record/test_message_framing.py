@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.errors import IncompleteDataError, ProtocolError, SchemaError
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler, MessageWriter, frame_message, frames
 from penstock.record.partitioners import PartitionerSpec
-from penstock.shuffle.errors import IncompleteDataError, ProtocolError, SchemaError
 from record_samples import MAKERS, batch_of, cuts
 
 

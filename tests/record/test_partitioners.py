@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.errors import SchemaError, SettingError
 from penstock.record.partitioners import KINDS, RANGE_PLACES, Partitioner, PartitionerSpec
 from penstock.record.spark_hash import spark_hash, spark_partition_ids
 from penstock.record.word_hash import word_hash
-from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.shuffle.splits import ALL
 from record_samples import MAKERS, NO_KEYS, batch_of, sample
 

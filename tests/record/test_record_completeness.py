@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import IncompleteDataError
 from penstock.record.completeness import CompletenessCounter
-from penstock.shuffle.errors import IncompleteDataError
 
 U64 = st.integers(0, (1 << 64) - 1)
 MESSAGES = st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 50), U64), max_size=20)

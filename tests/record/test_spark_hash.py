@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.errors import SchemaError, SettingError
 from penstock.record.spark_hash import spark_hash, spark_partition_ids
-from penstock.shuffle.errors import SchemaError, SettingError
 from record_samples import NO_KEYS, SPARK_TYPES, sample
 
 

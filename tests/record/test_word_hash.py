@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.errors import SchemaError, SettingError
 from penstock.record.word_hash import fast_partition_ids, word_hash
-from penstock.shuffle.errors import SchemaError, SettingError
 from record_samples import MAKERS, NO_KEYS, sample
 
 _MASK = (1 << 64) - 1

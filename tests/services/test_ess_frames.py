@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import ProtocolError
 from penstock.services.spark_ess import frames, messages
 from penstock.services.spark_ess.frames import Answer, Chunk, ChunkFailure, Failure, FrameReader, Message
 from penstock.services.spark_ess.messages import Block
-from penstock.shuffle.errors import ProtocolError
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 SMALL = st.integers(0, (1 << 31) - 1)

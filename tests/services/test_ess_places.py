@@ -16,11 +16,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.errors import ProtocolError, SettingError, StorageError
 from penstock.partition.file_output import FileOptions
 from penstock.services.spark_ess.files import FilesOfPartition, PartitionFiles, files_by_partition, sweep
 from penstock.services.spark_ess.places import Place, folders_for, make_folders, names_of, path_of
 from penstock.shuffle import DatasetId, PartitionId
-from penstock.shuffle.errors import ProtocolError, SettingError, StorageError
 
 PARTITION = PartitionId(DatasetId("job", 0), 3, 101)
 SCHEMA = pa.schema([("n", pa.int64())])

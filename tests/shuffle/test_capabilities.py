@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.errors import SettingError
 from penstock.shuffle import Capabilities, PartitionKind, load_service
-from penstock.shuffle.errors import SettingError
 from penstock.shuffle.kinds import MODES
 
 K = PartitionKind

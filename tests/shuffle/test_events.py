@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import ProtocolError
 from penstock.shuffle import EndOfData, EndOfPartition, EpochEnd, Event, TaskEvent
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.events import decode_event, encode_event
 
 COUNTS = st.integers(0, (1 << 64) - 1)

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import penstock.checkpoint.errors
-import penstock.shuffle.errors
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.failure_kinds import FailureKind
+import penstock.errors
+from penstock.errors import FailureKind, PenstockError
 
 KINDS = {
     FailureKind.CAUSE: {
@@ -50,7 +49,7 @@ KINDS = {
 
 def test_the_kind_of_each_error_is_chosen() -> None:
     """A new error stands in this table, so somebody has thought of what it means for what runs again."""
-    members = [*vars(penstock.shuffle.errors).values(), *vars(penstock.checkpoint.errors).values()]
+    members = [*vars(penstock.errors).values(), *vars(penstock.checkpoint.errors).values()]
     errors = {item for item in members if isinstance(item, type) and issubclass(item, PenstockError)}
     found: dict[FailureKind, set[str]] = {}
     for error in errors:

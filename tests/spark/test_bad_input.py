@@ -18,7 +18,7 @@ import pytest
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
 import penstock
-from penstock.shuffle.errors import JobError, PlanError, SchemaError, SettingError, SlotsError
+from penstock.errors import JobError, PlanError, SchemaError, SettingError, SlotsError
 from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark

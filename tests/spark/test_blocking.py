@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.shuffle.errors import JobError, SlotsError
+from penstock.errors import JobError, SlotsError
 from penstock.spark.runtime import SparkRuntime
 
 pytestmark = pytest.mark.spark

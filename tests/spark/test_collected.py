@@ -14,7 +14,7 @@ from pyspark.errors import PythonException
 
 import penstock
 from penstock.api.actions import all_rows
-from penstock.shuffle.errors import JobError
+from penstock.errors import JobError
 from session_probe import conf
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock.api.persisted import DatasetInfo
 from penstock.api.stream import Stream
-from penstock.shuffle.errors import JobError, PlanError
+from penstock.errors import JobError, PlanError
 from penstock.spark.runtime import SparkRuntime
 from session_probe import SessionProbe, wait_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import java_starts
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.spark.hints import PenstockWarning
 from penstock.spark.preflight import warn_of_what_is_wrong
 

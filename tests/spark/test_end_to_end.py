@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from machine import on_this_machine
-from penstock.shuffle.errors import JobCancelledError, JobError, SettingError, SlotsError
+from penstock.errors import JobCancelledError, JobError, SettingError, SlotsError
 from penstock.spark.runtime import SparkRuntime
 
 pytestmark = [pytest.mark.spark, pytest.mark.sample]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock.spark import first_contact
 
 SENTENCE = r"the driver has Penstock 0\.0\.7, and the workers on \S+ have \d.* install 0\.0\.7 there"

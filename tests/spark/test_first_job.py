@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.spark import application
 from penstock.spark.application import Application, start_workers
 from penstock.spark.preflight import import_ahead, is_here, run_workers_in_this_python

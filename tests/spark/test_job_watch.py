@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
+from penstock.errors import JobCancelledError, SlotsError
 from penstock.graph import JobEdge, JobGraph, JobVertex, KeptBy
 from penstock.job.core.result import JobProgress, VertexProgress
 from penstock.job.core.states import JobState
 from penstock.observe.progress import ProgressSnapshot
 from penstock.operators.exchanges import exchange
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.errors import JobCancelledError, SlotsError
 from penstock.spark import interrupts
 from penstock.spark.job_watch import JobWatch, is_wanted, snapshot_of
 from penstock.spark.running_jobs import RunningJobs

@@ -23,7 +23,7 @@ import pytest
 
 import penstock
 from endless_jobs import LIMIT_SECONDS, STAGE_SECONDS, Action, all_slots_work, endless, lives, running, watching
-from penstock.shuffle.errors import JobCancelledError
+from penstock.errors import JobCancelledError
 from session_probe import SessionProbe, mark, marks, wait_until
 
 pytestmark = pytest.mark.spark

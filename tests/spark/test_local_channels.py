@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.machine.memory import machine_memory
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark

@@ -24,7 +24,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 import penstock
-from penstock.shuffle.errors import JobError, PlanError, SchemaError, SettingError, SlotsError
+from penstock.errors import JobError, PlanError, SchemaError, SettingError, SlotsError
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from endless_jobs import LIMIT_SECONDS, Action
-from penstock.shuffle.errors import JobCancelledError
+from penstock.errors import JobCancelledError
 from rows_without_end import BATCH_ROWS, without_end
 from session_probe import SessionProbe, marks, wait_until
 

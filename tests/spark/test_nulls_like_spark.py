@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 from pyspark.sql import types as t
 
 import penstock
-from penstock.shuffle.errors import SchemaError
+from penstock.errors import SchemaError
 
 pytestmark = pytest.mark.spark
 

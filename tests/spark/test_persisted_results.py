@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.errors import JobError
 from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.shuffle.errors import JobError
 from penstock.spark.datasets import PersistedResult, PersistedResults
 
 SECONDS = 60.0

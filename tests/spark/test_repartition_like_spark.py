@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.shuffle.errors import SchemaError
+from penstock.errors import SchemaError
 from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark

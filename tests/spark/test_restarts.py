@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from endless_jobs import Action
-from penstock.shuffle.errors import JobCancelledError
+from penstock.errors import JobCancelledError
 from penstock.spark.runtime import SparkRuntime
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates

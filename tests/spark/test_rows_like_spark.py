@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.errors import PlanError, SchemaError
 from session_probe import conf
 
 pytestmark = pytest.mark.spark

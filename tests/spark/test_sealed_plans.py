@@ -14,11 +14,11 @@ import pytest
 
 from penstock.api.readers import readParquet
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.errors import AuthenticationError
 from penstock.graph import JobGraph
 from penstock.link import control
 from penstock.link.master import ReadAnswer
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import AuthenticationError
+from penstock.settings import Settings
 from penstock.spark.result_access import pack_plan, unpack_plan
 
 LAUNCH = EnvironmentLaunch("app", bytes(range(32)), "localhost:1", {})

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from endless_jobs import STAGE_SECONDS, Action, all_slots_work
-from penstock.shuffle.errors import SlotsError
+from penstock.errors import SlotsError
 from session_probe import mark, marks, wait_until
 
 pytestmark = pytest.mark.spark

@@ -18,13 +18,13 @@ from pyspark.sql import types as t
 
 import few_kinds
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.errors import JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, WorkerNumber
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import LaunchRequest, Submission
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
+from penstock.settings import Settings
 from penstock.spark.application import before_stop
 from penstock.spark.checks import python_hint, refuse_conf, refuse_connect, refuse_plain_text, worker_hint
 from penstock.spark.java import find_java

@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from endless_jobs import Action
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock.spark.runtime import SparkRuntime
 from session_probe import conf, mark, marks, wait_until
 from sessions import Kind, Sessions

@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 import penstock
 from penstock.api.streaming.query import StreamingQuery
 from penstock.checkpoint.errors import CheckpointError
-from penstock.shuffle.errors import PlanError, SettingError, SlotsError
+from penstock.errors import PlanError, SettingError, SlotsError
 from penstock.spark.hints import PenstockWarning
 from penstock_bench.workers import worker_pids
 from session_probe import queries_ended, wait_until

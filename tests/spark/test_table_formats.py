@@ -13,7 +13,7 @@ import pytest
 
 import holdings
 import penstock
-from penstock.shuffle.errors import JobError, SchemaError, SettingError
+from penstock.errors import JobError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
 
 pytestmark = pytest.mark.spark

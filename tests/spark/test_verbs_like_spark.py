@@ -19,8 +19,8 @@ import edge_expressions
 import penstock
 import random_expressions
 from penstock.api.expressions import Reading
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.expressions import ValuesError, evaluate
-from penstock.shuffle.errors import PlanError, SchemaError
 
 pytestmark = pytest.mark.spark
 

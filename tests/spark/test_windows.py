@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 
 import penstock
-from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.errors import PlanError, SchemaError
 
 pytestmark = pytest.mark.spark
 

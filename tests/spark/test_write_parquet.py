@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.shuffle.errors import JobCancelledError, JobError, SettingError
+from penstock.errors import JobCancelledError, JobError, SettingError
 
 pytestmark = pytest.mark.spark
 

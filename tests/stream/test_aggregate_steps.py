@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from effort import examples
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import pieces_of
+from penstock.errors import ArithmeticOverflowError
 from penstock.operators.aggregate_states import Aggregation
 from penstock.record import spark_partition_ids
-from penstock.shuffle.errors import ArithmeticOverflowError
 from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.chain import Chunk, StepContext
 

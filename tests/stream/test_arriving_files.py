@@ -21,7 +21,7 @@ from penstock.api.bad_lines import BadLines
 from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.json_lines import JsonLines
 from penstock.api.line_formats import TextLines
-from penstock.shuffle.errors import SchemaError
+from penstock.errors import SchemaError
 from penstock.stream import file_rows
 from penstock.stream.arriving_files import FilesReader, FilesSource, World
 from penstock.stream.file_progress import FileProgress

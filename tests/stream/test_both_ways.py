@@ -23,8 +23,7 @@ import penstock
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph, query_options
-from penstock.shuffle import Settings
-from penstock.shuffle.settings import StreamingSettings
+from penstock.settings import Settings, StreamingSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing.local_runner import run_local

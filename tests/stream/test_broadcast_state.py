@@ -16,8 +16,8 @@ from penstock import BatchProcessor
 from penstock.api.stateful import row_maker, state_schema
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import pieces_of
+from penstock.errors import PlanError
 from penstock.record import PartitionerSpec
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import StepContext
 from penstock.stream.state.operator import BATCHES, ROWS, Spellings, StatefulOperator
 from penstock.stream.state.shared_rows import MARK, BesideShared, ToAll, marked_schema, parts, shared_first

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, encode
+from penstock.errors import ProtocolError
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event, TaskEvent
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 

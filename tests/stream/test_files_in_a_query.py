@@ -15,9 +15,9 @@ import pytest
 
 from dropping_mount import Mount
 from penstock.api.line_formats import TEXT_SCHEMA, TextLines
+from penstock.errors import OutsideError, ProducerFailedError, TaskCancelledError
 from penstock.graph import JobGraph
 from penstock.record import PartitionerSpec
-from penstock.shuffle.errors import OutsideError, ProducerFailedError, TaskCancelledError
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import LineFiles
 from penstock.stream.folder_sink import FolderSink

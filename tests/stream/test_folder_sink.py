@@ -16,11 +16,11 @@ import pyarrow.fs as pafs
 import pytest
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.errors import PlanError, SettingError
 from penstock.graph.streaming import StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.machine import durable
 from penstock.machine.durable import sync_file
-from penstock.shuffle.errors import PlanError, SettingError
 from penstock.stream.chain import StepContext
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.windows import window
+from penstock.errors import PlanError
 from penstock.operators.groups import Side
 from penstock.operators.join_sides import LEFT, AsSide, JoinedSides
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import PlainStep, StepContext
 from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.stream_join import Between, StreamJoin

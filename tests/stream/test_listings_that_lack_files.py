@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dropping_mount import Mount
 from penstock.api.line_formats import TextLines
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock.stream import known_files
 from penstock.stream.arriving_files import FilesReader, FilesSource, World
 from penstock.stream.file_progress import FileProgress

@@ -20,9 +20,8 @@ import pytest
 
 from penstock.api.line_formats import TextLines
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
+from penstock.errors import FailureKind, OutsideError, SchemaError
 from penstock.operators.functions import MapInArrow
-from penstock.shuffle.errors import OutsideError, SchemaError
-from penstock.shuffle.failure_kinds import FailureKind
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.chain import StepContext
 from penstock.stream.file_rows import START, LineFiles, ParquetFiles

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.errors import PlanError, SchemaError
 from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.checkpoint.channel_state import ChannelKey, unpack
 from penstock.checkpoint.storage import CheckpointStorage
+from penstock.errors import IncompleteDataError
 from penstock.record.codec import BatchCodec
 from penstock.record.framing import frame_message
-from penstock.shuffle.errors import IncompleteDataError
 from penstock.stream import in_flight
 from penstock.stream.in_flight import InFlight, Restored, SavedChannel, pieces_of, restored, rows_of
 

@@ -17,8 +17,8 @@ from penstock import BatchProcessor
 from penstock.api.stateful import row_maker, state_schema
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import pieces_of
+from penstock.errors import PlanError, SchemaError
 from penstock.record.key_groups import GroupOwners
-from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.stream.chain import Chain, StepContext
 from penstock.stream.state.operator import BATCHES, FRAMES, ROWS, Spellings, StatefulOperator
 from penstock.stream.watermarks import MOST, Progress

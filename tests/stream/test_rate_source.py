@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.shuffle.errors import PlanError, SettingError
+from penstock.errors import PlanError, SettingError
 from penstock.stream.rate import PORTION_SECONDS, RateReader, RateSource
 
 

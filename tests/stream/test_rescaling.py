@@ -21,11 +21,11 @@ from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.storage import CheckpointStorage
+from penstock.errors import PlanError
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.operators.functions import MapInArrow
 from penstock.record import PartitionerSpec
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.errors import PlanError
 from penstock.stream import restored_rows
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.in_flight import edge_uids

@@ -12,11 +12,11 @@ import pytest
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import pieces_of
+from penstock.errors import PlanError
 from penstock.graph import JobVertex, Operator
 from penstock.operators.aggregate_states import Aggregation
 from penstock.operators.functions import MapInArrow, MapInPandas
 from penstock.operators.verbs import Limit
-from penstock.shuffle.errors import PlanError
 from penstock.stream import check, iterators
 from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.chain import Chain, StepContext

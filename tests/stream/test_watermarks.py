@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import ProtocolError
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.operators.functions import MapInArrow
-from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import ProtocolError
+from penstock.settings import Settings
+from penstock.shuffle import PartitionKind
 from penstock.shuffle.events import TaskEvent
 from penstock.stream.chain import Chain, StepContext
 from penstock.stream.event_time import EventTime

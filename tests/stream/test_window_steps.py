@@ -21,8 +21,8 @@ from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.modes import in_mode
 from penstock.api.windows import session_window, window
+from penstock.errors import PlanError
 from penstock.operators.windows import WindowKey
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import StepContext
 from penstock.stream.watermarks import MOST
 from penstock_torture.local_query import LocalQuery, location

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from penstock.errors import FailureKind, PenstockError
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
@@ -25,10 +26,8 @@ from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import JobResult
 from penstock.link.commands import CancelTask
 from penstock.link.master import PartitionConsumable, TaskEnd, TaskFinished
+from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.settings import RestartSettings
 
 _T = TypeVar("_T")
 Place = tuple[int, int]

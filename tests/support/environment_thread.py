@@ -18,7 +18,7 @@ from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import enter
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.testing import DEADLINE
 
 SEGMENT = 4096

@@ -18,11 +18,11 @@ from ess_process import EssProcess
 from memory_harness import Job
 from penstock.services.spark_ess.environment import EssEnvironment
 from penstock.services.spark_ess.service import SparkEssMaster, SparkEssShuffleService
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     PartitionDescriptor,
     ProducerDescriptor,
-    Settings,
     ShuffleDescriptor,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,

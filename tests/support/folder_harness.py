@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from memory_harness import Job
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     ProducerDescriptor,
-    Settings,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,

@@ -18,11 +18,11 @@ from collections import Counter
 import pyarrow as pa
 import xxhash
 
+from penstock.errors import IncompleteDataError, ProtocolError
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler, frame_message
 from penstock.record.layout import contains, is_view
-from penstock.shuffle.errors import IncompleteDataError, ProtocolError
 from record_samples import MAKERS, batch_of, cuts
 
 

@@ -12,6 +12,7 @@ import random
 import time
 from collections import Counter
 
+from penstock.errors import ProtocolError
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, encode, payload_checksum
 from penstock.network.messages import (
@@ -30,7 +31,6 @@ from penstock.network.messages import (
     ResumeConsumption,
 )
 from penstock.shuffle import DatasetId
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
 

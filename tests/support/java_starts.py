@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock.spark import class_archive
 
 VARIABLE = "JDK_JAVA_OPTIONS"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from master_client import MasterClient
+from penstock.errors import FailureKind, PenstockError
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId, WorkerId
@@ -35,8 +36,6 @@ from penstock.shuffle import (
     ShuffleMaster,
     ShuffleMasterContext,
 )
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 A = TypeVar("A")

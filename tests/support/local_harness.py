@@ -19,14 +19,8 @@ from penstock.link.commands import CancelTask, Shutdown
 from penstock.link.rendezvous import sweep
 from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.services.local.service import LocalShuffleService
-from penstock.shuffle import (
-    AttemptId,
-    PartitionId,
-    ProducerDescriptor,
-    Settings,
-    ShuffleEnvironment,
-    ShuffleMasterContext,
-)
+from penstock.settings import Settings
+from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, ShuffleEnvironment, ShuffleMasterContext
 from penstock.testing.conformance import JOB
 from penstock.testing.waiting import wait_until
 

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from penstock.connection.frames import FrameReader
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
+from penstock.errors import ControlError, EnvironmentLostError
 from penstock.link.commands import Command, number_of, read_instruction
 from penstock.link.control import raise_for_error, unpack
 from penstock.link.frames import FrameType, call_frame, read_reply
 from penstock.link.wire import Plain, from_wire, to_wire
-from penstock.shuffle.errors import ControlError, EnvironmentLostError
 from penstock.shuffle.requests import Request
 
 A = TypeVar("A")

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     PartitionId,
     ProducerDescriptor,
-    Settings,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,

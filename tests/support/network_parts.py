@@ -14,11 +14,11 @@ import uvloop
 from holdings import open_descriptors
 from penstock.buffer.data_types import DataType
 from penstock.buffer.view import BufferOrEvent
+from penstock.errors import PartitionNotProducedError
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.receiver import RemoteInputChannel
 from penstock.network.views import Outgoing
 from penstock.shuffle import DatasetId
-from penstock.shuffle.errors import PartitionNotProducedError
 from penstock.shuffle.ids import PartitionId
 
 # libuv opens a pipe for signals with the first loop of a process and keeps it: not a test's leak.

@@ -27,7 +27,8 @@ from penstock.job.launcher import Submission
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link.rendezvous import sweep
-from penstock.shuffle import Settings, ShuffleDescriptor
+from penstock.settings import Settings
+from penstock.shuffle import ShuffleDescriptor
 from penstock.spark.result_reader import read_partitions
 from penstock.spark.task import TaskPlan, run_worker
 from penstock.testing import DEADLINE, wait_until

@@ -13,6 +13,7 @@ from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.metadata import pack_part
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
+from penstock.errors import FailureKind
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.streaming import StreamingOptions, part_name
@@ -21,10 +22,8 @@ from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link import commands
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, TaskEnd
-from penstock.shuffle import Settings
+from penstock.settings import RestartSettings, Settings
 from penstock.shuffle.actions import CheckpointCompleted, StopSource, TriggerCheckpoint
-from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.settings import RestartSettings
 
 SETTINGS = replace(Settings(), restart=RestartSettings("exponential", attempts=1000, delay=0.01, max_delay=0.1))
 SECRET = b"s" * 32

@@ -8,8 +8,7 @@ from penstock.api.streaming.writer import query_graph, query_options
 from penstock.graph import JobGraph
 from penstock.job.core.result import CheckpointCounts, JobProgress, VertexProgress
 from penstock.job.core.states import JobState
-from penstock.shuffle import Settings
-from penstock.shuffle.settings import StreamingSettings
+from penstock.settings import Settings, StreamingSettings
 from penstock.stream.noop import NoopSink
 
 NAMES = {"id": "i", "runId": "r", "name": "n"}

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from cluster import Cluster, SparkTask
+from penstock.errors import FailureKind
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import RESULT_EDGE, JobGraph
 from penstock.job.core import events
@@ -25,7 +26,6 @@ from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.link.commands import UpdatePartitionInfo
 from penstock.link.master import PartitionConsumable, TaskEnd
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.failure_kinds import FailureKind
 
 ROWS = 4
 """The rows of each subtask of a source."""

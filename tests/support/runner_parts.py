@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import TaskCancelledError
 from penstock.graph import (
     RESULT_EDGE,
     InputDeployment,
@@ -20,6 +21,7 @@ from penstock.graph import (
     TaskDeployment,
 )
 from penstock.record import PartitionerSpec
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     DatasetId,
@@ -32,10 +34,8 @@ from penstock.shuffle import (
     PartitionKind,
     Received,
     ResultPartitionDescriptor,
-    Settings,
     ShuffleDescriptor,
 )
-from penstock.shuffle.errors import TaskCancelledError
 from penstock.shuffle.splits import Split
 from penstock.task import SubtaskPlan, run_subtask
 

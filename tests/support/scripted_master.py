@@ -12,11 +12,11 @@ from penstock.connection.frames import frame
 from penstock.connection.handshake import Credentials, Service
 from penstock.connection.sockets import TcpTransport
 from penstock.connection.transport import Endpoint, Listener
+from penstock.errors import PenstockError
 from penstock.link import control
 from penstock.link.frames import FrameType, read_call, reply_frame
 from penstock.link.rpc import FrameLogic
 from penstock.link.wire import Plain
-from penstock.shuffle.errors import PenstockError
 
 SECRET = b"0123456789abcdef"
 

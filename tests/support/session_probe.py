@@ -14,7 +14,7 @@ from typing import Any
 import penstock
 from penstock.attachment.attachment import Attachment, attach
 from penstock.link.calls import GetStatistics
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.spark.runtime import SparkRuntime
 
 DEADLINE_SECONDS = 60.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from penstock.shuffle.settings import KEYS, Settings, parse_bool, parse_seconds, parse_size
+from penstock.settings import KEYS, Settings, parse_bool, parse_seconds, parse_size
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 

@@ -13,7 +13,7 @@ from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
 from penstock.graph import JobGraph
 from penstock.graph.streaming import StreamingOptions
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock_torture.local_query import location

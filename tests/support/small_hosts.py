@@ -11,7 +11,8 @@ from pathlib import Path
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
 from penstock.link.rendezvous import Rendezvous
-from penstock.shuffle import AttemptId, Settings
+from penstock.settings import Settings
+from penstock.shuffle import AttemptId
 
 SEGMENT = 4096
 PRODUCER = AttemptId("job", 0, 0, 1)

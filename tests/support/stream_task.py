@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.attachment.attachment import Attachment
 from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.services.local.environment import LocalShuffleEnvironment
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -23,7 +24,6 @@ from penstock.shuffle import (
     PartitionKind,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
-    Settings,
     ShuffleDescriptor,
 )
 from penstock.shuffle.splits import Split

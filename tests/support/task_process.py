@@ -15,9 +15,20 @@ import pyarrow as pa
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.services.local.service import LocalShuffleService
+from penstock.settings import Settings
 from penstock.shuffle import (
-    AttemptId, ChannelDescriptor, DatasetId, EndOfPartition, InputGateDescriptor, MetricGroup, OwnerContext,
-    PartitionDescriptor, PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor,
+    AttemptId,
+    ChannelDescriptor,
+    DatasetId,
+    EndOfPartition,
+    InputGateDescriptor,
+    MetricGroup,
+    OwnerContext,
+    PartitionDescriptor,
+    PartitionId,
+    PartitionKind,
+    ResultPartitionDescriptor,
+    ShuffleDescriptor,
     ShuffleEnvironmentContext,
 )
 from penstock.shuffle.splits import Split

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import PenstockError, TaskCancelledError
 from penstock.shuffle import EndOfPartition, Intake, MetricGroup, PartitionEnd
-from penstock.shuffle.errors import PenstockError, TaskCancelledError
 from penstock.shuffle.splits import Split
 from penstock.task.blocking import BlockingWriter
 from penstock.testing import Running, wait_until

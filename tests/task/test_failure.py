@@ -11,13 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.errors import FailureKind, OutsideError, StorageError
 from penstock.operators.expressions import Call, ColumnRef, ValuesError, evaluate
 from penstock.operators.functions import MapInArrow
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import HEADER, MessageAssembler
-from penstock.shuffle.errors import OutsideError, StorageError
-from penstock.shuffle.failure_kinds import FailureKind
 from penstock.task import failure
 from penstock.task.failure import failure_kind, failure_text
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pytest
 
+from penstock.errors import NotWantedError
 from penstock.operators.functions import MapInArrow
 from penstock.operators.groups import Side
 from penstock.operators.join import EquiJoin, join_schema
 from penstock.operators.verbs import Limit
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import NotWantedError
+from penstock.settings import Settings
 from penstock.task import SubtaskPlan, run_subtask
 from penstock.task.runner import SubtaskReport
 from runner_parts import SCHEMA, Control, Environment, all_values, batch, plan

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from penstock.errors import PartitionLostError, PlanError, TaskCancelledError
 from penstock.operators.functions import MapInArrow
 from penstock.shuffle import (
     EndOfData,
     InputGateDescriptor,
 )
-from penstock.shuffle.errors import PartitionLostError, PlanError, TaskCancelledError
 from penstock.task import failure_text
 from penstock.task.blocking import BlockingInput
 from runner_parts import SCHEMA, Control, Environment, Gate, all_values, batch, plan, run

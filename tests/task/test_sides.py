@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pytest
 
-from penstock.shuffle.errors import PartitionLostError
+from penstock.errors import PartitionLostError
 from penstock.task import SubtaskPlan
 from runner_parts import Control, Environment, all_values, batch, plan, run
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from effort import examples
 from memory_harness import MemoryHarness
 from penstock.buffer import BufferSlice
+from penstock.errors import IncompleteDataError
 from penstock.partition.subpartition import PipelinedSubpartition
 from penstock.record.codec import BatchCodec
 from penstock.record.framing import frame_message
@@ -25,7 +26,6 @@ from penstock.services.local.gate_channel import GateChannel
 from penstock.services.local.messages import WriterSums
 from penstock.services.local.writer import DATA_TYPES
 from penstock.shuffle import EpochEnd, EventKind
-from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event, encode_event
 from penstock.testing.conformance import Exchange
 from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, numbers

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from memory_harness import MemoryHarness
-from penstock.partition.lifecycle import PartitionEvent, PartitionState
-from penstock.shuffle import DatasetId, PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.shuffle.errors import (
+from penstock.errors import (
     EnvironmentLostError,
     IncompleteDataError,
     PartitionReleasedError,
@@ -25,6 +23,8 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
+from penstock.partition.lifecycle import PartitionEvent, PartitionState
+from penstock.shuffle import DatasetId, PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.testing.conformance import JOB, Exchange
 from penstock.testing.conformance_exchange import Producer, Written, numbers
 from penstock.testing.memory_partition import MemoryPartition, Stored, decode, encode

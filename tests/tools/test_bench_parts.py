@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.errors import SettingError
 from penstock.operators.loans import Loan
-from penstock.shuffle.errors import SettingError
 from penstock_bench import catalogue, pages, rows
 from penstock_bench.cases import SmallAndAll
 from penstock_bench.copies import MadeAnew, interval_of, processor_seconds

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock_bench import start
 
 WAYS = (start.Way("A", "pyspark"), start.Way("B", "penstock"), start.Way("C", "penstock", start.DAEMON))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock_bench.program_runs import ProgramOutcome, chosen, table_lines
 from penstock_bench.programs.answers import difference
 from penstock_bench.programs.catalogue import PROGRAMS

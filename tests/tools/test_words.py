@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from wordcount import files, stages, words
 from wordcount.job import differences
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock_bench import catalogue
 from penstock_bench.cases import (
     CONSUMERS,

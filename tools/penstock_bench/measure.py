@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock_bench.catalogue import Row
 
 Say = Callable[[str], None]

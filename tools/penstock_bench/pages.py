@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock_bench.catalogue import IN_README, SECTIONS
 from penstock_bench.measure import Outcome
 from penstock_bench.tables import HEADINGS, cells, machine_line

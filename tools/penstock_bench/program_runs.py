@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock_bench.measure import Say, WrongAnswerError, timed
 from penstock_bench.programs.answers import difference
 from penstock_bench.programs.catalogue import PROGRAMS

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock.spark.class_archive import java_options, write_archive
 from penstock_bench.session import machine
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock.testing.local_runner import run_local
 from penstock_torture import long_query
 from penstock_torture.cluster import open_cluster, spark_home

@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.link.rendezvous import rendezvous
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.testing import wait_until
 from penstock_bench.environment import environment_pids
 from penstock_torture import gates as gated

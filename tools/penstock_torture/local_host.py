@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock.environment.checkpoint_files import CheckpointFiles
+from penstock.environment.tasks.checkpoint_files import CheckpointFiles
 from penstock.link.calls import HandOverPart, ShareFiles
 from penstock.link.master import AcknowledgeCheckpoint
 from penstock.shuffle import AttemptId

@@ -43,13 +43,13 @@ from penstock.graph.restoring import beginning_of, parts_in_front
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
 from penstock.job.query_storage import QueryStorage
 from penstock.record import PartitionerSpec
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     DatasetId,
     PartitionDescriptor,
     PartitionKind,
     ProducerDescriptor,
-    Settings,
     ShuffleDescriptor,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock_torture.harm import kill_a_worker
 from penstock_torture.recipe import Exchange, Recipe, in_order, random_recipe
 from penstock_torture.session_figures import Figures, describe, give_back, growth, look

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock_torture.harm import Harm
 
 SCALE = 0.05

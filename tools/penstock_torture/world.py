@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock_torture.world_days import WorldRun, Wrong
 from penstock_torture.world_spark import SparkWorldRun
 

@@ -22,9 +22,8 @@ from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.found import Kept, Unusable
 from penstock.checkpoint.storage import CheckpointStorage
+from penstock.errors import FailureKind, PenstockError, PlanError
 from penstock.machine.locations import FILESYSTEMS
-from penstock.shuffle.errors import PenstockError, PlanError
-from penstock.shuffle.failure_kinds import FailureKind
 from penstock.task.failure import failure_kind
 from penstock_torture.failing_files import KINDS, WORLD, Episode, write_plan
 from penstock_torture.local_query import LocalQuery

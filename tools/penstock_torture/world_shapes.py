@@ -24,7 +24,7 @@ from penstock.api.streaming.writer import query_graph
 from penstock.graph import JobGraph
 from penstock.graph.streaming import StreamingOptions
 from penstock.machine.locations import here
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import LineFiles
 from penstock.stream.folder_sink import FolderSink

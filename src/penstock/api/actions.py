@@ -15,10 +15,10 @@ from penstock.api.persisted import PersistedReading
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.api.read_results import run_and_read
 from penstock.api.streaming.refusals import refuse_stream
+from penstock.errors import PlanError
 from penstock.graph import explain_graph
 from penstock.operators.verbs import Limit
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError
+from penstock.settings import Settings
 
 
 def require_session(session: Any, verb: str) -> Any:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.errors import SettingError
 from penstock.operators.expressions.values import array_of
-from penstock.shuffle.errors import SettingError
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 CORRUPT = "_corrupt_record"

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import SettingError
 from penstock.operators.expressions.java_patterns import literal
-from penstock.shuffle.errors import SettingError
 
 
 @dataclass(frozen=True, slots=True)

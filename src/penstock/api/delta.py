@@ -27,10 +27,10 @@ from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_fi
 from penstock.api.parquet_sink import ParquetWritten, file_schema
 from penstock.api.paths import stored_at
 from penstock.api.writing import Written, WrittenFile, promised, require_writer, write_files
+from penstock.errors import PenstockError, SettingError
 from penstock.graph import as_nullable
 from penstock.operators.parquet_write import WriteParquet
 from penstock.operators.partitioned_write import NOTHING, WritePartitioned
-from penstock.shuffle.errors import PenstockError, SettingError
 
 MODES = ("error", "append", "overwrite")
 _PARTITION = "partition."

@@ -14,11 +14,11 @@ import pyarrow as pa
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step, parents_of
 from penstock.api.schemas import column_arguments
 from penstock.api.streaming.refusals import is_streaming
+from penstock.errors import PlanError
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import exchange, hash_exchange
 from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
-from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

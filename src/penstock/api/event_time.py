@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.api.streaming.refusals import is_streaming
+from penstock.errors import PlanError
 from penstock.operators.intervals import microseconds
 from penstock.operators.times import time_column
-from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream

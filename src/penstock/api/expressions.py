@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_written
 from penstock.operators.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, probe
 from penstock.operators.verbs import Project, Where
-from penstock.shuffle.errors import PlanError, SchemaError
 
 WAYS = "a SQL string, a pyspark Column or a pyarrow.compute expression"
 

@@ -14,8 +14,8 @@ from penstock.api.lineage import ExchangeChoice, SourceStep
 from penstock.api.pairs import CoGroupedStream
 from penstock.api.schemas import check_mode, column_arguments, partitions_argument
 from penstock.api.stream import Stream
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.exchanges import hash_exchange
-from penstock.shuffle.errors import PlanError, SchemaError
 
 _SHOWN_COLUMNS = 4
 

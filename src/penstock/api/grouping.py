@@ -15,11 +15,11 @@ import pyarrow.types as pt
 
 from penstock.api.expressions import Computed, Reading, is_spark_column, projected
 from penstock.api.schemas import column_arguments
+from penstock.errors import PlanError
 from penstock.graph import INTERNAL
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
-from penstock.shuffle.errors import PlanError
 
 _FORMS = (
     "agg takes name=('column', 'function'), {'column': 'function'}, or aggregate functions of columns such as "

@@ -23,9 +23,9 @@ from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_fi
 from penstock.api.parquet_sink import ParquetWritten
 from penstock.api.paths import stored_at
 from penstock.api.writing import Written, promised, require_writer, write_files
+from penstock.errors import SchemaError, SettingError
 from penstock.graph import as_nullable
 from penstock.operators.parquet_write import WriteParquet
-from penstock.shuffle.errors import SchemaError, SettingError
 
 
 def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | None, where: Filter) -> ParquetSource:

@@ -21,9 +21,9 @@ import pyarrow.types as pt
 
 from penstock.api.bad_lines import BadLines
 from penstock.api.csv_lines import as_utf8, line_array, one_chunk, without_blank_lines
+from penstock.errors import SettingError
 from penstock.operators.line_times import as_text, timed
 from penstock.operators.line_values import has_decimals, typed
-from penstock.shuffle.errors import SettingError
 
 Values = dict[str, Any]
 

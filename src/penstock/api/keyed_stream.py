@@ -22,13 +22,13 @@ from penstock.api.schemas import column_arguments, function_argument, schema_arg
 from penstock.api.stateful import Modes, stateful_operator
 from penstock.api.stream import Stream
 from penstock.api.streaming.refusals import is_streaming
+from penstock.errors import PlanError
 from penstock.operators.aggregate_operators import aggregate_pair
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import PartitionerSpec
 from penstock.operators.frames import require_pandas
 from penstock.operators.functions import GroupApply, GroupApplyInArrow, GroupApplyInPandas, group_form
 from penstock.operators.keys import refuse_ungroupable
-from penstock.shuffle.errors import PlanError
 
 
 @suggests_arguments

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.paths import DataFile, PathLike, data_files
+from penstock.errors import SchemaError, SettingError
 from penstock.operators.line_ends import (
     behind_last_line,
     behind_line,
@@ -26,7 +27,6 @@ from penstock.operators.line_ends import (
     without_mark,
 )
 from penstock.operators.line_format import COMPRESSED, LineFormat
-from penstock.shuffle.errors import SchemaError, SettingError
 
 PIECE_BYTES = 8 << 20
 _READ_BYTES = 1 << 20

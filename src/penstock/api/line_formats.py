@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from penstock.api.bad_lines import CORRUPT
 from penstock.api.csv_lines import CsvForm, as_utf8, fields, fields_of_line, line_array, without_blank_lines
+from penstock.errors import SchemaError
 from penstock.operators.line_ends import first_line_with_text
 from penstock.operators.line_values import found_type
-from penstock.shuffle.errors import SchemaError
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
 

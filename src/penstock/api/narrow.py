@@ -12,11 +12,11 @@ import pyarrow.types as pt
 from penstock.api.expressions import Computed, Reading, is_spark_column, meant, projected
 from penstock.api.lineage import OperatorStep, ResourcesStep, Step
 from penstock.api.schemas import column_arguments
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import Operator
 from penstock.operators.exchanges import PartitionerSpec, exchange
 from penstock.operators.sorting import Order, SortRows
 from penstock.operators.verbs import Explode, Limit, Project, Where, Widen
-from penstock.shuffle.errors import PlanError, SchemaError
 
 
 def renamed(schema: pa.Schema, session: Any, names: Mapping[str, str], verb: str) -> Project:

@@ -19,6 +19,7 @@ from penstock.api.lineage import CombineStep
 from penstock.api.schemas import function_argument, schema_argument
 from penstock.api.stream_joins import joined_streams
 from penstock.api.streaming.refusals import is_streaming
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import Combine
 from penstock.operators.aggregates import plain_type
 from penstock.operators.cogroup import CoGroupApply, CoGroupApplyInArrow, CoGroupApplyInPandas, takes_key
@@ -26,7 +27,6 @@ from penstock.operators.frames import require_pandas
 from penstock.operators.groups import Side
 from penstock.operators.join import JOINS, EquiJoin, join_schema
 from penstock.operators.keys import refuse_ungroupable
-from penstock.shuffle.errors import PlanError, SchemaError
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

@@ -28,11 +28,11 @@ from penstock.api.partition_columns import (
     partition_values,
 )
 from penstock.api.paths import located
+from penstock.errors import SchemaError, SettingError
 from penstock.machine.locations import is_here, names_in
 from penstock.operators.columns import only_column
 from penstock.operators.parquet_read import UNIT as INT96_UNIT
 from penstock.operators.parquet_read import open_parquet, rows_schema, with_types
-from penstock.shuffle.errors import SchemaError, SettingError
 
 BATCH_ROWS = 1 << 16
 

@@ -29,13 +29,13 @@ import pyarrow.types as pt
 
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import Written, WrittenFile, require_writer, write_files
+from penstock.errors import SchemaError, SettingError
 from penstock.graph import as_nullable
 from penstock.machine.disk import Disk
 from penstock.machine.durable import swapped, sync_file, sync_folder
 from penstock.machine.locations import at_uri, here, is_here, is_uri
 from penstock.operators.parquet_write import WriteParquet
 from penstock.operators.partitioned_write import WritePartitioned
-from penstock.shuffle.errors import SchemaError, SettingError
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 SUCCESS = "_SUCCESS"

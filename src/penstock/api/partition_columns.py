@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.errors import SchemaError, SettingError
 
 Column = tuple[str, str]
 """A name and the text of its value, both unescaped."""

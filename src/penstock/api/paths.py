@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from penstock.errors import SettingError
 from penstock.machine.locations import at_uri, here, is_uri, names_in
-from penstock.shuffle.errors import SettingError
 
 PathLike = str | Path
 

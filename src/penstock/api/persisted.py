@@ -28,10 +28,10 @@ from penstock.api.lineage import (
     with_parents,
 )
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
+from penstock.errors import PlanError
 from penstock.graph import explain_graph
 from penstock.job.results.result_core import MadeResult
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError
+from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.graph import JobGraph

@@ -43,6 +43,7 @@ from penstock.api.lineage import (
     parents_of,
 )
 from penstock.api.pushdown import pushed_down
+from penstock.errors import PlanError, SettingError
 from penstock.graph import (
     Combine,
     JobEdge,
@@ -59,8 +60,8 @@ from penstock.graph import (
 from penstock.graph.shares import FEW_BYTES
 from penstock.graph.streaming import StreamingOptions
 from penstock.operators.exchanges import PartitionerSpec, exchange
-from penstock.shuffle import PartitionKind, Settings, load_service
-from penstock.shuffle.errors import PlanError, SettingError
+from penstock.settings import Settings
+from penstock.shuffle import PartitionKind, load_service
 from penstock.shuffle.kinds import AUTO
 
 PLANNING_SLOTS = 8

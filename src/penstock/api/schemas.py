@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from penstock.errors import PlanError, SettingError
 from penstock.graph import Resources, parse_ddl
 from penstock.operators.columns import only_column
 from penstock.shuffle import load_service, mode_to_kind
-from penstock.shuffle.errors import PlanError, SettingError
 from penstock.shuffle.kinds import AUTO
 
 MOST_PARTITIONS = 32_768

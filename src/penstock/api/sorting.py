@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.api.lineage import CombineInput, CombineStep, ExchangeChoice, ExchangeStep, OperatorStep
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.columns import only_column, refuse_collated
 from penstock.operators.exchanges import exchange, range_exchange
 from penstock.operators.keys import refuse_ungroupable
 from penstock.operators.ordering import SortKey
 from penstock.operators.sorting import CutRanges, Order, SampleKeys, SortRows, TagRanges
-from penstock.shuffle.errors import PlanError, SchemaError
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from penstock.api.schemas import schema_argument
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.columns import only_column
 from penstock.operators.keys import refuse_ungroupable
-from penstock.shuffle.errors import PlanError, SchemaError
 
 if TYPE_CHECKING:
     from penstock.stream.state.operator import StatefulOperator

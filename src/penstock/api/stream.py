@@ -39,6 +39,7 @@ from penstock.api.schemas import (
 from penstock.api.sorting import sort_keys, sorted_stream
 from penstock.api.streaming.refusals import is_streaming, refuse_stream
 from penstock.api.unions import by_name, united
+from penstock.errors import PlanError, SettingError
 from penstock.graph import Operator, columns_text
 from penstock.operators.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
 from penstock.operators.frames import require_pandas
@@ -47,8 +48,7 @@ from penstock.operators.functions import (
     MapInPandas,
 )
 from penstock.operators.verbs import Project
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError, SettingError
+from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from penstock.api.lineage import ExchangeChoice
 from penstock.api.streaming.refusals import is_streaming
+from penstock.errors import PlanError
 from penstock.operators.exchanges import hash_exchange
 from penstock.operators.groups import Side
 from penstock.operators.intervals import microseconds
 from penstock.operators.join_sides import LEFT, RIGHT, AsSide, JoinedSides
 from penstock.operators.times import time_of_window
-from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

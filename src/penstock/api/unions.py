@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from penstock.api.expressions import Computed, Reading, meant, projected
 from penstock.api.lineage import OperatorStep, Step
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import merged_schema, newly_nullable, spark_type
 from penstock.operators.expressions import Constant
 from penstock.operators.verbs import Project, Widen
-from penstock.shuffle.errors import PlanError, SchemaError
 
 
 def united(sides: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:

@@ -17,13 +17,13 @@ from penstock.api.grouping import aggregated, grouped_keys, plain_aggregations
 from penstock.api.habits import missing_step
 from penstock.api.lineage import ExchangeChoice
 from penstock.api.streaming.refusals import is_streaming
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import INTERNAL
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import exchange, hash_exchange
 from penstock.operators.intervals import microseconds
 from penstock.operators.window_aggregates import AllWindows, PartialWindows, WindowSpec
 from penstock.operators.windows import GivenWindows, WindowKey, Windows, is_window
-from penstock.shuffle.errors import PlanError, SchemaError
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream

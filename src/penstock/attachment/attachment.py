@@ -27,6 +27,11 @@ from penstock.attachment.launch import EnvironmentLaunch, connect_or_start, repl
 from penstock.attachment.watches import Watches
 from penstock.connection.frames import frame
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
+from penstock.errors import (
+    AuthenticationError,
+    ControlError,
+    EnvironmentLostError,
+)
 from penstock.link.commands import TaskAction
 from penstock.link.control import pack, raise_for_error
 from penstock.link.frames import FrameType
@@ -35,14 +40,9 @@ from penstock.link.rendezvous import Rendezvous
 from penstock.link.rpc import Answered
 from penstock.link.welcome import Welcome, enter
 from penstock.link.wire import Plain, from_wire
-from penstock.shuffle.errors import (
-    AuthenticationError,
-    ControlError,
-    EnvironmentLostError,
-)
+from penstock.settings import Settings
 from penstock.shuffle.ids import AttemptId
 from penstock.shuffle.requests import Request
-from penstock.shuffle.settings import Settings
 
 A = TypeVar("A")
 

@@ -16,18 +16,18 @@ from typing import Any
 
 from penstock.attachment.ports import PORT_FRAMES, Ports
 from penstock.connection.frames import FrameReader
-from penstock.link.commands import TaskAction, read_instruction
-from penstock.link.control import unpack
-from penstock.link.frames import FRAME_ERRORS, FrameType, name_of
-from penstock.link.numbers import Numbered
-from penstock.link.rpc import Answered, OpenCalls
-from penstock.shuffle.errors import (
+from penstock.errors import (
     EnvironmentLostError,
     NotWantedError,
     PenstockError,
     ProtocolError,
     TaskCancelledError,
 )
+from penstock.link.commands import TaskAction, read_instruction
+from penstock.link.control import unpack
+from penstock.link.frames import FRAME_ERRORS, FrameType, name_of
+from penstock.link.numbers import Numbered
+from penstock.link.rpc import Answered, OpenCalls
 from penstock.shuffle.requests import Request
 
 

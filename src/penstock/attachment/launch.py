@@ -24,10 +24,10 @@ from dataclasses import dataclass
 
 import msgpack
 
+from penstock.errors import EnvironmentLostError
 from penstock.link.pulse import BEAT_SECONDS, PulseWatch, end_peer
 from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
-from penstock.shuffle.errors import EnvironmentLostError
-from penstock.shuffle.settings import Settings
+from penstock.settings import Settings
 
 log = logging.getLogger("penstock.task")
 

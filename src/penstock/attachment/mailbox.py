@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.attachment.attachment import Attachment
+from penstock.errors import EnvironmentLostError, PenstockError
 from penstock.link.calls import HandedOver, HandOverPart, LeaveFiles, ShareFiles
 from penstock.link.control import raise_for_error
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.link.wire import Plain, from_wire
 from penstock.shuffle.actions import Action
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import AttemptId
 from penstock.shuffle.requests import Request
 from penstock.shuffle.streaming import HandedPart

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.shuffle.errors import TaskCancelledError
+from penstock.errors import TaskCancelledError
 
 Listener = Callable[[int | None], bool]
 """Called once with a segment (True: taken, it is now out; False: not wanted, the next listener is asked) or with

@@ -20,7 +20,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from penstock.buffer.local_pool import LocalBufferPool, PoolLimits
-from penstock.shuffle.errors import InsufficientBuffersError
+from penstock.errors import InsufficientBuffersError
 
 
 @dataclass(frozen=True, slots=True)

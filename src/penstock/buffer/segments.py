@@ -26,7 +26,7 @@ import os
 import tempfile
 from types import TracebackType
 
-from penstock.shuffle.errors import InsufficientBuffersError, ProtocolError
+from penstock.errors import InsufficientBuffersError, ProtocolError
 
 _MADV_POPULATE_READ = 22
 """Linux 5.14; maps shared memory writable as well. Older kernels refuse it and fault page by page."""

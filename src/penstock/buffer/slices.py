@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.buffer.data_types import BufferSlice
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 
 class SegmentOwner(Protocol):

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.checkpoint.barriers import CheckpointBarrier
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 NO_CHECKPOINT = 0
 """Numbers of checkpoints begin with one."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 _BARRIER: Final = struct.Struct("<BBxxQQq")
 _MARKER: Final = struct.Struct("<BxxxQ")

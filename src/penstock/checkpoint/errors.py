@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.failure_kinds import FailureKind
+from penstock.errors import FailureKind, PenstockError
 
 
 class CheckpointError(PenstockError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.checkpoint.alignment import NO_CHECKPOINT, Abort, Action, Snapshot
 from penstock.checkpoint.barriers import CheckpointBarrier
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 PENDING_LIMIT = 50
 

@@ -19,7 +19,7 @@ from penstock.connection.handshake import Credentials, Handshake, Role, Service
 from penstock.connection.opening import HANDSHAKE_SECONDS
 from penstock.connection.transport import Endpoint
 from penstock.connection.unauthenticated import MOST, MOST_OF_ONE, Unauthenticated
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.connection")
 

@@ -19,7 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.connection.frames import OutgoingFrame
 from penstock.connection.transport import Endpoint
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError
+from penstock.errors import EnvironmentLostError, PenstockError
 
 HIGH_WATER: Final = 2 << 20
 """Bytes taken out of views ahead of the kernel: eight segments of the usual size, so that one gather write is worth

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 HEADER: Final = struct.Struct("<IBxH")
 FRAME_LIMIT: Final = 64 << 20

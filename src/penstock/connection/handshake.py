@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
 MAGIC: Final = b"PSTK"
 VERSION: Final = 2

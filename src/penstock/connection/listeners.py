@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.connection.transport import Transport
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 
 _CONNECT_SECONDS = 2.0
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.connection.handshake import BrokenHandshakeError, Credentials, Handshake, Role, Service
 from penstock.connection.transport import Endpoint, Transport
-from penstock.shuffle.errors import EnvironmentLostError
+from penstock.errors import EnvironmentLostError
 
 HANDSHAKE_SECONDS = 10.0
 """The time for a handshake, on either side."""

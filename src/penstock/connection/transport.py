@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 
 
 class Endpoint(Protocol):

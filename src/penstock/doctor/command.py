@@ -13,13 +13,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from penstock.errors import PenstockError
 from penstock.machine.memory import machine_memory
 from penstock.observe import host_check
 from penstock.observe.cluster_check import judge_conf, judge_workers
 from penstock.observe.finding import Finding, Level
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.settings import PREFIX
+from penstock.settings import PREFIX, Settings
 
 SICK = 1
 

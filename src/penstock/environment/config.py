@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.connection.handshake import Credentials
 from penstock.link.rendezvous import Rendezvous
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.shuffle.ids import environment_name
 
 

@@ -23,6 +23,11 @@ from penstock.connection.handshake import BrokenHandshakeError, Credentials, Ser
 from penstock.connection.opening import HANDSHAKE_SECONDS, Opener, OpeningSettings
 from penstock.connection.sockets import TcpTransport
 from penstock.environment.supervision import Supervisor
+from penstock.errors import (
+    ControlError,
+    EnvironmentLostError,
+    PenstockError,
+)
 from penstock.link.commands import Command, Shutdown, number_of, read_instruction
 from penstock.link.control import raise_for_error, unpack
 from penstock.link.frames import FrameType
@@ -32,11 +37,6 @@ from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Questions
 from penstock.link.rpc import FrameLogic, OpenCalls
 from penstock.link.wire import Plain, from_wire
-from penstock.shuffle.errors import (
-    ControlError,
-    EnvironmentLostError,
-    PenstockError,
-)
 from penstock.shuffle.requests import Request
 
 log = logging.getLogger("penstock.environment")

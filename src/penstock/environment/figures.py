@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from penstock.buffer.local_pool import LocalPoolStatistics
-from penstock.environment.blocking import BlockingPartition
-from penstock.environment.hybrid import HybridResult
-from penstock.environment.inputs import GatePort
-from penstock.environment.remote import RemoteExchange, RemoteSource
-from penstock.environment.tasks import AttachedTask
+from penstock.environment.partitions.blocking import BlockingPartition
+from penstock.environment.partitions.hybrid import HybridResult
+from penstock.environment.peers.remote import RemoteExchange, RemoteSource
+from penstock.environment.ports.inputs import GatePort
+from penstock.environment.tasks.attached import AttachedTask
 from penstock.link.figures import LOCAL_SERVICE, ChannelFigures, PartitionFigures
 from penstock.partition.registry import PartitionRegistry, ReadablePartition
 from penstock.partition.result_partition import PipelinedPartition

@@ -17,32 +17,33 @@ from penstock.buffer import SegmentMemory
 from penstock.connection.door import Door
 from penstock.connection.handshake import Service
 from penstock.connection.sockets import SocketEndpoint
-from penstock.environment.addresses import DataAddresses
-from penstock.environment.blocking import Home
-from penstock.environment.calls import Services, TaskCalls
-from penstock.environment.checkpoint_files import CheckpointFiles
 from penstock.environment.config import HostConfig, fresh_credentials
 from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.figures import channel_figures, partition_figures, task_figures
-from penstock.environment.folders import Folders
-from penstock.environment.hybrid import HybridPartitions
-from penstock.environment.inputs import Reading
 from penstock.environment.limits import refuse_too_little_space
 from penstock.environment.memory import PIPELINED_AHEAD_SHARE, Allowance, HostMemory, MemoryArbiter
-from penstock.environment.outputs import PipelinedPartitions
-from penstock.environment.partitions import Partitions
-from penstock.environment.producers import Producers
-from penstock.environment.reading import FileReads
-from penstock.environment.remote import RemoteExchange
-from penstock.environment.results import ResultFiles, remove_files
-from penstock.environment.session import TaskSession, peer_pid
-from penstock.environment.sort_buffers import SortBuffers
-from penstock.environment.storage import Storage
+from penstock.environment.partitions.blocking import Home
+from penstock.environment.partitions.folders import Folders
+from penstock.environment.partitions.found import Partitions
+from penstock.environment.partitions.hybrid import HybridPartitions
+from penstock.environment.partitions.producers import Producers
+from penstock.environment.partitions.sort_buffers import SortBuffers
+from penstock.environment.partitions.storage import Storage
+from penstock.environment.peers.addresses import DataAddresses
+from penstock.environment.peers.remote import RemoteExchange
+from penstock.environment.ports.inputs import Reading
+from penstock.environment.ports.outputs import PipelinedPartitions
+from penstock.environment.reading.file_reads import FileReads
 from penstock.environment.supervision import Supervisor
 from penstock.environment.task_frames import TaskFrames
-from penstock.environment.task_registry import TaskRegistry
-from penstock.environment.tasks import AttachedTask
+from penstock.environment.tasks.attached import AttachedTask
+from penstock.environment.tasks.calls import Services, TaskCalls
+from penstock.environment.tasks.checkpoint_files import CheckpointFiles
+from penstock.environment.tasks.results import ResultFiles, remove_files
+from penstock.environment.tasks.session import TaskSession, peer_pid
+from penstock.environment.tasks.task_registry import TaskRegistry
 from penstock.environment.turn import Turn
+from penstock.errors import ProtocolError, SettingError
 from penstock.link import commands
 from penstock.link.master import Heartbeat, PartitionConsumable
 from penstock.link.welcome import Welcome, welcome_frame
@@ -53,7 +54,6 @@ from penstock.observe.samples import Sample, heartbeat_samples
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
 from penstock.shuffle.actions import CheckpointAborted
-from penstock.shuffle.errors import ProtocolError, SettingError
 
 log = logging.getLogger("penstock.environment")
 

@@ -12,7 +12,7 @@ import logging
 import resource
 from pathlib import Path
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 
 log = logging.getLogger("penstock.environment")
 

@@ -22,14 +22,14 @@ from typing import Any
 import msgpack
 
 from penstock.connection.sockets import SocketListener, unix_listening
-from penstock.environment.addresses import data_addresses
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
 from penstock.environment.limits import lift_limits
+from penstock.environment.peers.addresses import data_addresses
+from penstock.errors import PenstockError
 from penstock.link.pulse import BEAT_SECONDS, Pulse
 from penstock.link.rendezvous import Rendezvous, sweep
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PenstockError
+from penstock.settings import Settings
 
 log = logging.getLogger("penstock.environment")
 

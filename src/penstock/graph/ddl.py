@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.errors import SchemaError
 from penstock.graph.spark_types import collated, with_spark_type
-from penstock.shuffle.errors import SchemaError
 
 _TOKEN = re.compile(
     r"""\s*(?:

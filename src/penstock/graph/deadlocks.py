@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.errors import PlanError
 from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.regions import stuck_vertices
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.errors import PlanError
 
 
 def without_deadlocks(graph: JobGraph, asked: Collection[int] = ()) -> tuple[JobGraph, tuple[str, ...]]:

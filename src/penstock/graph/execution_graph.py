@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.errors import PlanError
 from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.shares import even_shares
-from penstock.shuffle.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)

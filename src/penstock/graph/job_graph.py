@@ -13,10 +13,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.graph.shares import Share
 from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.errors import PlanError
 
 RESULT_EDGE = -1
 """The number of the output that holds a job's result: not an edge between vertices, but written like one."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from penstock.errors import PlanError
 from penstock.graph.job_graph import JobGraph
-from penstock.shuffle.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from penstock.errors import PlanError
 from penstock.graph.streaming import KEY_GROUP_HASH, SavedParts, SourceReads, part_name, vertex_of_part
-from penstock.shuffle.errors import PlanError
 
 _NAMED = 3
 

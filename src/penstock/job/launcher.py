@@ -11,7 +11,7 @@ from penstock.graph.job_graph import JobGraph
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.query_storage import QueryStorage
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 
 Returned = Callable[[SparkJobReturned], None]
 """The end of a Spark job; called from any thread, once for each."""

@@ -21,6 +21,7 @@ from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_pa
 from penstock.checkpoint.patience import FEW, patiently
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
+from penstock.errors import PlanError
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.restoring import refuse_finished, refuse_other_plan, refuse_other_sources
 from penstock.graph.streaming import (
@@ -32,7 +33,6 @@ from penstock.graph.streaming import (
     part_name,
     vertex_of_part,
 )
-from penstock.shuffle.errors import PlanError
 
 _LOG = logging.getLogger(__name__)
 

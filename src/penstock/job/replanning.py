@@ -12,8 +12,8 @@ import logging
 from collections.abc import Iterator
 from typing import NoReturn
 
+from penstock.errors import SlotsError, SlotsLostError
 from penstock.job.core.execution.capacity import SlotsReturnedError
-from penstock.shuffle.errors import SlotsError, SlotsLostError
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
-from penstock.shuffle.errors import IllegalTransitionError
+from penstock.errors import IllegalTransitionError
 
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+from penstock.errors import ProtocolError
 from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.actions import Action
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.requests import Request
 
 OP = "op"

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgpack
 
-from penstock.shuffle import errors
+from penstock import errors
 
 _CODE_BYTES = 32
 PLAN_PURPOSE = "plan of {job}"

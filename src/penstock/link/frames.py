@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
 from penstock.connection.frames import frame
+from penstock.errors import ProtocolError
 from penstock.link.control import error_message, pack, unpack
 from penstock.link.wire import Plain
-from penstock.shuffle.errors import ProtocolError
 
 SLICE = struct.Struct("<5I")
 """Port, subpartition or channel, segment, offset, length;

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from penstock.errors import FailureKind, ProtocolError
 from penstock.link.figures import ChannelFigures, PartitionFigures
 from penstock.link.questions import Asked
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import ProtocolError
-from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 

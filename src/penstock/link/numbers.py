@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 LIMIT = 1 << 32
 """One more than the largest number. 0 is never given."""

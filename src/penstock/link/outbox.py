@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from penstock.shuffle.errors import StaleError
+from penstock.errors import StaleError
 
 T = TypeVar("T")
 

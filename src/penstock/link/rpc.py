@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.connection.frames import FrameReader, OutgoingFrame
+from penstock.errors import ProtocolError
 from penstock.link.frames import FRAME_ERRORS, call_frame, name_of, read_reply
 from penstock.link.numbers import Numbered
 from penstock.link.wire import Plain, to_wire
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.requests import Request
 
 _CAPACITY = 16 << 10

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from penstock.connection.frames import FRAME_LIMIT, HEADER, frame
 from penstock.connection.handshake import Handshake
+from penstock.errors import AuthenticationError, EnvironmentLostError, ProtocolError
 from penstock.link.control import pack, unpack
 from penstock.link.frames import FrameType
 from penstock.link.wire import from_wire, to_wire
-from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, ProtocolError
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.shuffle.errors import ProtocolError, SettingError
+from penstock.errors import ProtocolError, SettingError
 from penstock.shuffle.kinds import PartitionKind
 
 M = TypeVar("M")

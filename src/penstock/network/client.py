@@ -19,10 +19,10 @@ from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import Credentials, Service
 from penstock.connection.opening import Opener, OpeningSettings
 from penstock.connection.transport import Endpoint, Transport
+from penstock.errors import EnvironmentLostError, PenstockError
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.messages import Message
 from penstock.network.receiver import ChannelRequest, ChannelSink, ConnectionCore, RemoteInputChannel
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 
 MISSES: Final = 3

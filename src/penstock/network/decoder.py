@@ -22,6 +22,7 @@ from typing import Final
 
 from penstock.buffer.data_types import DataType
 from penstock.connection.frames import HEADER
+from penstock.errors import ProtocolError
 from penstock.network.frames import (
     BODY_LIMITS,
     BUFFER,
@@ -32,7 +33,6 @@ from penstock.network.frames import (
     decode_buffer_header,
 )
 from penstock.network.messages import BufferHeader, BufferResponse, Message
-from penstock.shuffle.errors import ProtocolError
 
 SCRATCH: Final = 4096
 """Holds every control frame but events and error texts, and keeps the copied head of a payload small."""

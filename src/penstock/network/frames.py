@@ -22,6 +22,7 @@ import xxhash
 
 from penstock.buffer.data_types import DataType
 from penstock.connection.frames import HEADER, OutgoingFrame
+from penstock.errors import ProtocolError
 from penstock.network.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -38,7 +39,6 @@ from penstock.network.messages import (
     ResumeConsumption,
 )
 from penstock.shuffle import DatasetId
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
 MAX_PAYLOAD: Final = 64 << 20

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from penstock.errors import ProtocolError
 from penstock.network.frames import MAX_CREDIT
-from penstock.shuffle.errors import ProtocolError
 
 
 class FloatingSource(Protocol):

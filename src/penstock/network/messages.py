@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from penstock.shuffle.errors import (
+from penstock.errors import (
     IncompleteDataError,
     PartitionError,
     PartitionExpiredError,

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from penstock.buffer.data_types import DataType
 from penstock.connection.frames import OutgoingFrame
+from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import SERVER_TYPES, outgoing, payload_checksum
@@ -43,7 +44,6 @@ from penstock.network.messages import (
     ResumeConsumption,
     code_to_error,
 )
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.shuffle.ids import PartitionId
 
 _SEQUENCES: Final = 1 << 32

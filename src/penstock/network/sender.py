@@ -22,6 +22,7 @@ from typing import Final
 from penstock.buffer.data_types import DataType
 from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, ServableView
 from penstock.connection.frames import OutgoingFrame
+from penstock.errors import PartitionNotProducedError, ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, encode_header, outgoing, payload_checksum
@@ -42,7 +43,6 @@ from penstock.network.messages import (
     error_to_code,
 )
 from penstock.network.views import PartitionProvider
-from penstock.shuffle.errors import PartitionNotProducedError, ProtocolError
 
 MAX_READERS: Final = 1 << 18
 """512 tasks reading 512 tasks over one connection: more is a fault."""

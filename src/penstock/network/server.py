@@ -19,10 +19,10 @@ from penstock.connection.frame_connection import FrameConnection, WaterMarks
 from penstock.connection.frames import OutgoingFrame
 from penstock.connection.handshake import Credentials, Service
 from penstock.connection.transport import Endpoint, Listener, Transport
+from penstock.errors import EnvironmentLostError, ProtocolError
 from penstock.network.messages import Message, PartitionRequest
 from penstock.network.sender import PartitionRequestQueue
 from penstock.network.views import PartitionProvider
-from penstock.shuffle.errors import EnvironmentLostError, ProtocolError
 
 logger = logging.getLogger("penstock.network")
 

@@ -16,10 +16,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from penstock.errors import SettingError
 from penstock.observe.samples import Sample
-from penstock.shuffle.errors import SettingError
+from penstock.settings import ObserveSettings
 from penstock.shuffle.metrics import MetricKind
-from penstock.shuffle.settings import ObserveSettings
 
 _LOG = logging.getLogger(__name__)
 

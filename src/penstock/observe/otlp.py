@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock.errors import SettingError
 from penstock.observe.samples import Sample
-from penstock.shuffle.errors import SettingError
 from penstock.shuffle.metrics import MetricKind
 
 _LOG = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import PlanError
 from penstock.graph import same_but_nulls
 from penstock.operators.aggregate_states import Aggregation, Function, State
 from penstock.operators.aggregates import (
@@ -30,7 +31,6 @@ from penstock.operators.group_merges import Mask, boolean_array, exact_sums, may
 from penstock.operators.groups import ChunkBuffer
 from penstock.operators.keys import Groups, group_rows, refuse_ungroupable
 from penstock.record.relabelled import relabelled
-from penstock.shuffle.errors import PlanError
 
 _RUNNING_BYTES = 64 << 20
 _MERGE_ROWS = 1 << 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import ArithmeticOverflowError
+from penstock.errors import ArithmeticOverflowError
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.aggregate_states import Aggregation, Function, State, SumRules
 from penstock.operators.aggregate_sums import as_floats, mean_function, product_function, sum_function
 from penstock.operators.columns import only_column, refuse_collated
 from penstock.operators.keys import Codes, plain
-from penstock.shuffle.errors import PlanError, SchemaError
 
 __all__ = [
     "ALL_COLUMNS",

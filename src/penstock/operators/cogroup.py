@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.operators.conform import Conformer
 from penstock.operators.frame_keys import FrameKeys
 from penstock.operators.frames import batch_of, frame_of
@@ -25,7 +26,6 @@ from penstock.operators.groups import GroupCollector, Side
 from penstock.operators.loans import Loan
 from penstock.operators.memory import task_memory
 from penstock.operators.zones import batches_in, schema_in
-from penstock.shuffle.errors import PlanError
 
 _WITH_KEY = 3
 

@@ -11,8 +11,8 @@ import difflib
 
 import pyarrow as pa
 
+from penstock.errors import SchemaError
 from penstock.graph import collation_of
-from penstock.shuffle.errors import SchemaError
 
 
 def refuse_collated(field: pa.Field, what: str) -> None:

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.errors import SchemaError
 from penstock.graph import same_but_nulls
 from penstock.operators.promises import broken, promises
 from penstock.record.relabelled import relabelled
-from penstock.shuffle.errors import SchemaError
 
 
 @dataclass(frozen=True, slots=True)

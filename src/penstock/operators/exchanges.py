@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from penstock.errors import SchemaError
 from penstock.operators.columns import only_column, refuse_collated
 from penstock.record import PartitionerSpec
 from penstock.record.spark_hash import unhashable as unhashable_in_spark
 from penstock.record.word_hash import unhashable as unhashable_word
-from penstock.shuffle.errors import SchemaError
 
 __all__ = ["PartitionerSpec", "custom_exchange", "exchange", "hash_exchange", "range_exchange"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.conform import refuse_broken
 from penstock.operators.nested_times import shown, taken
-from penstock.shuffle.errors import PlanError, SchemaError
 
 _HINT = "pandas is needed for functions over frames and is not installed: install 'penstock[pandas]'"
 

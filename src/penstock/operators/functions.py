@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.conform import Conformer
 from penstock.operators.frame_keys import FrameKeys
 from penstock.operators.frames import batch_of, frame_of, is_frame
@@ -25,7 +26,6 @@ from penstock.operators.memory import task_memory
 from penstock.operators.zones import batches_in, schema_in
 from penstock.record.copies import Copies
 from penstock.record.joining import joined
-from penstock.shuffle.errors import PlanError, SchemaError
 
 _REGROUP_ROWS = 1 << 14
 _REGROUP_BYTES = 8 << 20

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.errors import PlanError
 from penstock.operators.aggregates import (
     ALL_COLUMNS,
     MOMENTS,
@@ -30,7 +31,6 @@ from penstock.operators.aggregates import (
 from penstock.operators.columns import refuse_collated
 from penstock.operators.keys import Codes, group_rows, int64_array, stable_order
 from penstock.record.layout import element_positions, list_spans, take
-from penstock.shuffle.errors import PlanError
 
 Merge = Callable[[Codes, int, Sequence[pa.Array]], list[pa.Array]]
 

@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 
 SECOND: Final = 1_000_000
 _UNITS: Final = {

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.errors import SchemaError
 from penstock.operators.columns import only_column, refuse_collated
-from penstock.shuffle.errors import SchemaError
 
 Codes = npt.NDArray[np.integer[Any]]
 

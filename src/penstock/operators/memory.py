@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 
 _SPARKS_FOLDERS = "SPARK_LOCAL_DIRS"
 """Spark tells its Python workers its local directories by this."""

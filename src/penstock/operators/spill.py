@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.errors import NoStorageError, PenstockError
 from penstock.operators.keys import normalised
 from penstock.operators.memory import TaskMemory
 from penstock.record import word_hash
 from penstock.record.layout import compact, contains
 from penstock.record.partitioners import scatter
-from penstock.shuffle.errors import NoStorageError, PenstockError
 
 BUCKETS = 64
 LEVELS = 5

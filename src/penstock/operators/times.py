@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.errors import SchemaError
 from penstock.record.layout import fixed_values, null_mask
-from penstock.shuffle.errors import SchemaError
 
 Times = npt.NDArray[np.int64]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import SchemaError
 from penstock.operators.expressions import ColumnRef, Expression, ValuesError, columns_of, evaluate, selected
 from penstock.operators.expressions.parts import Parts
 from penstock.operators.expressions.values import array_of, of_type
@@ -20,7 +21,6 @@ from penstock.operators.promises import broken, promises
 from penstock.record.layout import NDArray, list_spans, take, take_batch
 from penstock.record.relabelled import relabelled_batch
 from penstock.record.row_sizes import MOST_BYTES, MOST_ROWS, RowSizes, bounded
-from penstock.shuffle.errors import SchemaError
 
 _NAMES_SHOWN = 8
 

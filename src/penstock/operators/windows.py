@@ -24,12 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.errors import PlanError
 from penstock.graph import INTERNAL
 from penstock.operators.intervals import interval_text
 from penstock.operators.keys import group_rows
 from penstock.operators.times import Times, microseconds_of
 from penstock.record.layout import fixed_values, int64_array
-from penstock.shuffle.errors import PlanError
 
 START, END = f"{INTERNAL}start", f"{INTERNAL}end"
 """The columns in which the bounds of panes and sessions travel."""

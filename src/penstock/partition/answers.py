@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.partition.lifecycle import PartitionState
-from penstock.shuffle.errors import (
+from penstock.errors import (
     PartitionError,
     PartitionExpiredError,
     PartitionLostError,
@@ -12,6 +11,7 @@ from penstock.shuffle.errors import (
     ProducerFailedError,
     ProtocolError,
 )
+from penstock.partition.lifecycle import PartitionState
 
 
 def check_range(name: object, first: int, count: int, subpartitions: int) -> None:

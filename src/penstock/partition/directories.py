@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.shuffle.errors import NoStorageError
+from penstock.errors import NoStorageError
 
 LEFT_OUT_SECONDS = 300.0
 """A disk that was full may have room again, one that was broken may have been mended."""

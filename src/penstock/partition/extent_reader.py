@@ -30,10 +30,10 @@ from types import TracebackType
 
 import xxhash
 
+from penstock.errors import IncompleteDataError
 from penstock.partition.extents import Extent, StoredPiece, data_name, end_of_stretch
 from penstock.partition.file_header import DATA_MAGIC, damaged, header_size, read_header
 from penstock.partition.file_input import FileOrigin, open_file, read_at, unreadable
-from penstock.shuffle.errors import IncompleteDataError
 
 TOGETHER = 4 << 20
 """Bytes of one read, where extents lie together."""

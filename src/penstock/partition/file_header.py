@@ -15,8 +15,8 @@ from pathlib import Path
 
 import xxhash
 
+from penstock.errors import IncompleteDataError
 from penstock.partition.file_input import FileOrigin
-from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.ids import DatasetId, PartitionId
 
 VERSION = 3

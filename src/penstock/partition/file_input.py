@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.shuffle.errors import PartitionLostError
+from penstock.errors import PartitionLostError
 from penstock.shuffle.ids import PartitionId
 
 

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.errors import PenstockError, StorageError
 from penstock.partition.patience import Patience
-from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.ids import PartitionId
 
 _MAY_PASS = (errno.ENOSPC, errno.EDQUOT)

@@ -32,6 +32,7 @@ from typing import Protocol
 
 from penstock.buffer import BufferSlice
 from penstock.buffer.view import DataListener
+from penstock.errors import PartitionError, ProtocolError
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.extents import BROADCAST, Extent
@@ -46,7 +47,6 @@ from penstock.partition.lifecycle import (
     ProducerLifecycle,
     ProducerState,
 )
-from penstock.shuffle.errors import PartitionError, ProtocolError
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.ids import PartitionId
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import xxhash
 
+from penstock.errors import IncompleteDataError
 from penstock.partition.extents import INDEX_NAME, Extent, StoredPiece
 from penstock.partition.file_header import (
     INDEX_MAGIC,
@@ -30,7 +31,6 @@ from penstock.partition.file_header import (
 )
 from penstock.partition.file_input import FileOrigin, open_file, read_at, unreadable
 from penstock.partition.file_output import FileOutput
-from penstock.shuffle.errors import IncompleteDataError
 
 ENTRY = struct.Struct("<IIQQ")
 """Of an extent: file, bytes, offset, checksum."""

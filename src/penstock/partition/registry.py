@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.buffer.view import DataListener, ServableView
-from penstock.partition.answers import describe, end_error
-from penstock.partition.lifecycle import ENDING, PartitionEvent, PartitionState
-from penstock.shuffle import DatasetId
-from penstock.shuffle.errors import (
+from penstock.errors import (
     PartitionNotProducedError,
     PenstockError,
     ProtocolError,
     StaleError,
 )
+from penstock.partition.answers import describe, end_error
+from penstock.partition.lifecycle import ENDING, PartitionEvent, PartitionState
+from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
 
 Waiter = Callable[[PenstockError | None], None]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from penstock.buffer import BufferSlice
 from penstock.buffer.view import DataListener
+from penstock.errors import ProtocolError
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.lifecycle import (
@@ -35,7 +36,6 @@ from penstock.partition.subpartition import (
     PipelinedView,
     SubpartitionEvent,
 )
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
 

@@ -25,10 +25,10 @@ from typing import Final, Protocol
 
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.view import BufferOrEvent, DataListener
+from penstock.errors import PartitionError, ProtocolError
 from penstock.lifecycle.table import Lifecycle, Table
 from penstock.partition.answers import end_error
 from penstock.partition.lifecycle import PartitionState
-from penstock.shuffle.errors import PartitionError, ProtocolError
 
 
 class SubpartitionState(Enum):

@@ -25,8 +25,8 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock.buffer.arrow import batch_payload, has_dictionaries, read_payload
+from penstock.errors import ProtocolError, SchemaError
 from penstock.record.layout import compact, contains, is_loose
-from penstock.shuffle.errors import ProtocolError, SchemaError
 
 Validation = Literal["cheap", "full"]
 

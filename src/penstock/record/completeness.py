@@ -6,7 +6,7 @@ A lost, doubled or swapped message shows. Non-goal: finding out which message it
 
 from __future__ import annotations
 
-from penstock.shuffle.errors import IncompleteDataError
+from penstock.errors import IncompleteDataError
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.sums import Sums
 

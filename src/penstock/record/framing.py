@@ -19,9 +19,9 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 import xxhash
 
+from penstock.errors import IncompleteDataError, ProtocolError
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
-from penstock.shuffle.errors import IncompleteDataError, ProtocolError
 
 HEADER = struct.Struct("<QQ")
 ALIGNMENT = 8

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.shuffle.errors import SchemaError
+from penstock.errors import SchemaError
 
 NDArray = npt.NDArray[Any]
 _FAR = np.iinfo(np.int64).max

@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.errors import SchemaError, SettingError
 from penstock.record import layout, spark_hash, word_hash
 from penstock.record.key_groups import GroupOwners
-from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.shuffle.splits import ALL, Split
 
 _FEW_SUBPARTITIONS = 16

@@ -23,10 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.errors import SchemaError, SettingError
 from penstock.record import layout
 from penstock.record.layout import Spans, contains, is_bytes, is_list, is_view
 from penstock.record.murmur3 import Words, hash_bytes, hash_int, hash_long
-from penstock.shuffle.errors import SchemaError, SettingError
 
 SEED = 42
 _BLOCK = 1 << 14

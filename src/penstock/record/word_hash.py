@@ -33,11 +33,11 @@ import pyarrow as pa
 import pyarrow.types as pt
 import xxhash
 
+from penstock.errors import SettingError
 from penstock.record import layout
 from penstock.record.layout import Spans, is_bytes, is_list
 from penstock.record.murmur3 import by_steps
 from penstock.record.spark_hash import canonical_floats, check_columns
-from penstock.shuffle.errors import SettingError
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plug-in interface: what a shuffle service must provide, and the words all rooms share.
 
-This package imports nothing else of Penstock. Everything a third-party service needs to know is here:
-identities, partition kinds, descriptors, settings, errors and the protocols of master and environment.
+Everything a third-party service needs to know is here: identities, partition kinds, descriptors and the protocols of
+master and environment. Settings and errors have rooms of their own, and this one imports nothing else.
 """
 
 from penstock.shuffle.capabilities import Capabilities
@@ -31,7 +31,6 @@ from penstock.shuffle.service import (
     ShuffleMasterContext,
     ShuffleService,
 )
-from penstock.shuffle.settings import Settings
 
 __all__ = [
     "AttemptId",
@@ -63,7 +62,6 @@ __all__ = [
     "Request",
     "ResultPartitionDescriptor",
     "ResultPartitionWriter",
-    "Settings",
     "SharedSegments",
     "ShuffleDescriptor",
     "ShuffleEnvironment",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock.shuffle.kinds import AUTO, MODES, PartitionKind, mode_to_kind
 
 

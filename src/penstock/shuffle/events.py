@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 
 
 class PartitionKind(Enum):

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 
 _ENGINES = ("channel", "checkpoint", "driver", "environment", "job", "stage", "task")
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import cast
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock.shuffle.service import ShuffleService
 
 GROUP = "penstock.shuffle_services"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.settings import Settings
 from penstock.shuffle.capabilities import Capabilities
 from penstock.shuffle.descriptors import (
     InputGateDescriptor,
@@ -24,7 +25,6 @@ from penstock.shuffle.endpoints import InputGate, ResultPartitionWriter
 from penstock.shuffle.host import TaskHost
 from penstock.shuffle.ids import AttemptId, PartitionId
 from penstock.shuffle.metrics import MetricGroup
-from penstock.shuffle.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from penstock.shuffle.errors import IncompleteDataError
+from penstock.errors import IncompleteDataError
 from penstock.shuffle.events import EndOfPartition, EpochEnd
 
 _MASK = (1 << 64) - 1

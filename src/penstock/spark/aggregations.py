@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 
+from penstock.errors import SchemaError
 from penstock.operators.expressions import Call, Constant, Expression, UnsupportedError
-from penstock.shuffle.errors import SchemaError
 from penstock.spark.expressions import empty_frame, shown, simplified, spark_errors, tree_of, unsupported
 
 _FUNCTIONS = {

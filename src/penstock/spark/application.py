@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping
 from pyspark import SparkContext
 
 from penstock.attachment.launch import EnvironmentLaunch, start_early
+from penstock.errors import ControlError, PenstockError
 from penstock.job.core.result import JobProgress
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
-from penstock.shuffle import Settings, ShuffleDescriptor
-from penstock.shuffle.errors import ControlError, PenstockError
+from penstock.settings import Settings
+from penstock.shuffle import ShuffleDescriptor
 from penstock.spark.datasets import PersistedResults
 from penstock.spark.interrupts import forget, on_interrupt
 from penstock.spark.job_watch import JobWatch

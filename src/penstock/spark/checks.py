@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.errors import PlanError, SettingError
 from penstock.graph.job_graph import JobGraph
+from penstock.settings import PREFIX, SecuritySettings
 from penstock.shuffle import load_service
-from penstock.shuffle.errors import PlanError, SettingError
-from penstock.shuffle.settings import PREFIX, SecuritySettings
 
 _DIED = ("Python worker exited unexpectedly", "Python worker crashed", "PYTHON_WORKER_EXITED")
 _MISSING = re.compile(r"No module named '([^']+)'")

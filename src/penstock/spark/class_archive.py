@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock.spark.java import cache_folder, find_java
 
 _SECONDS = 600.0

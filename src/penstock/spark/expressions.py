@@ -24,10 +24,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_value
 
+from penstock.errors import SchemaError
 from penstock.graph import as_written
 from penstock.operators.expressions import Call, ColumnRef, Constant, Expression, UnsupportedError
 from penstock.operators.expressions.calendar import arrow_zone
-from penstock.shuffle.errors import SchemaError
 from penstock.spark.types import arrow_schema, struct_type
 
 _OPTIONS = ("failOnError", "ordinal", "legacySizeOfNull", "legacyInterval")

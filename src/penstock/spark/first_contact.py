@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from pyspark import cloudpickle
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 
 _T = TypeVar("_T")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.errors import PythonException
 
+from penstock.errors import JobCancelledError, JobError
 from penstock.job.core.failure import is_users
-from penstock.shuffle.errors import JobCancelledError, JobError
 
 
 class FunctionError(JobError, PythonException):  # type: ignore[misc]  # pyspark is not followed by mypy here

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 
 _SCRIPT = """#!/bin/sh
 for argument; do

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 
 from pyspark import SparkContext
 
+from penstock.errors import ControlError
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.result import JobProgress
 from penstock.job.core.result import VertexProgress as Figures
 from penstock.observe.displays import JobDisplay, display_here
 from penstock.observe.progress import ProgressSnapshot, VertexProgress
-from penstock.shuffle.errors import ControlError
 from penstock.spark.running_jobs import Ask, RunningJobs
 
 _POLL_SECONDS = 0.25

@@ -18,11 +18,11 @@ from typing import Any
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.errors import PenstockError
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.launcher import LaunchRequest
-from penstock.shuffle.errors import PenstockError
 from penstock.spark.checks import python_hint, worker_hint
 from penstock.spark.task_errors import error_of_task
 from penstock.spark.user_thread import UserThread

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from penstock.machine.memory import machine_memory
 from penstock.observe import host_check
 from penstock.observe.finding import Level
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.spark.hints import PenstockWarning
 from penstock.spark.slots import is_local
 

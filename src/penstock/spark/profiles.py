@@ -13,8 +13,8 @@ from dataclasses import replace
 from pyspark import SparkContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 
+from penstock.errors import SettingError, SlotsError
 from penstock.graph import JobGraph, JobVertex, Resources, regions
-from penstock.shuffle.errors import SettingError, SlotsError
 from penstock.spark.slots import conf_value
 
 _TASK_CPUS = "spark.task.cpus"

@@ -21,11 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.attachment.launch import EnvironmentLaunch
-from penstock.job.core.ids import LEASED
-from penstock.link import control
-from penstock.link.master import ReadAnswer, ReadResult
-from penstock.shuffle import ShuffleDescriptor
-from penstock.shuffle.errors import (
+from penstock.errors import (
     AuthenticationError,
     EnvironmentLostError,
     IncompleteDataError,
@@ -33,6 +29,10 @@ from penstock.shuffle.errors import (
     PartitionLostError,
     PenstockError,
 )
+from penstock.job.core.ids import LEASED
+from penstock.link import control
+from penstock.link.master import ReadAnswer, ReadResult
+from penstock.shuffle import ShuffleDescriptor
 from penstock.spark.result_reader import attached, read_attached
 
 if TYPE_CHECKING:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.errors import PartitionError
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -25,11 +27,9 @@ from penstock.shuffle import (
     InputGateDescriptor,
     MetricGroup,
     OwnerContext,
-    Settings,
     ShuffleDescriptor,
     ShuffleEnvironment,
 )
-from penstock.shuffle.errors import PartitionError
 from penstock.shuffle.host import TaskWait
 from penstock.shuffle.ids import Wire
 from penstock.task.blocking import BlockingInput

@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.errors import PartitionError, PenstockError
 from penstock.job.core.failure import TRACEBACK
 from penstock.shuffle import ShuffleDescriptor
-from penstock.shuffle.errors import PartitionError, PenstockError
 from penstock.spark.callback_threads import called_by_java
 from penstock.spark.failed_planning import FailedPlanning
 from penstock.spark.java_classes import JavaClasses

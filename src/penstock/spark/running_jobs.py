@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from penstock.errors import JobCancelledError
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.result import JobProgress
-from penstock.shuffle.errors import JobCancelledError
 
 _SUBMITTED_SECONDS = 5.0
 """By then a job that was planned has been submitted."""

@@ -21,6 +21,13 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from penstock.errors import (
+    JobCancelledError,
+    JobError,
+    PenstockError,
+    SettingError,
+    SlotsError,
+)
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.restoring import ended_sources
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind
@@ -31,15 +38,8 @@ from penstock.job.replanning import Replanning
 from penstock.job.results.result_core import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.machine.memory import machine_memory
-from penstock.shuffle import Settings, load_service
-from penstock.shuffle.errors import (
-    JobCancelledError,
-    JobError,
-    PenstockError,
-    SettingError,
-    SlotsError,
-)
-from penstock.shuffle.settings import PREFIX, RestartSettings
+from penstock.settings import PREFIX, RestartSettings, Settings
+from penstock.shuffle import load_service
 from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
 from penstock.spark.collected import CollectedRows

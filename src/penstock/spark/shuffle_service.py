@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from pyspark import SparkContext
 
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 
 _APPLICATION, _PORT, _AUTHENTICATE = "spark.app.id", "spark.shuffle.service.port", "spark.authenticate"
 

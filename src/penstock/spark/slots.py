@@ -19,9 +19,9 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from penstock.errors import SlotsError
 from penstock.graph import JobGraph, regions, slots_needed
 from penstock.job.core.slots.refusals import too_few_slots
-from penstock.shuffle.errors import SlotsError
 
 _POLL_SECONDS = 0.1
 _SHOWN_HOLDERS = 5

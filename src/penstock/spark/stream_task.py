@@ -9,7 +9,7 @@ from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.checkpoint.metadata import unpack_part
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.streaming import StreamDeployment, StreamingOptions
-from penstock.shuffle import Settings
+from penstock.settings import Settings
 from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
 from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
 

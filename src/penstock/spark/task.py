@@ -21,27 +21,27 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.attachment.launch import EnvironmentLaunch
-from penstock.graph.deployment import TaskDeployment
-from penstock.graph.job_graph import JobGraph
-from penstock.job.core.ids import SparkJobId, TaskId, WorkerId, WorkerNumber
-from penstock.link.master import AwaitProducers, RegisterTask, TaskEnd, TaskFinished
-from penstock.shuffle import (
-    AttemptId,
-    PartitionId,
-    Settings,
-    ShuffleEnvironment,
-    ShuffleEnvironmentContext,
-    TaskHost,
-    load_service,
-)
-from penstock.shuffle.errors import (
+from penstock.errors import (
     EnvironmentLostError,
+    FailureKind,
     JobCancelledError,
     PenstockError,
     StaleError,
     TaskCancelledError,
 )
-from penstock.shuffle.failure_kinds import FailureKind
+from penstock.graph.deployment import TaskDeployment
+from penstock.graph.job_graph import JobGraph
+from penstock.job.core.ids import SparkJobId, TaskId, WorkerId, WorkerNumber
+from penstock.link.master import AwaitProducers, RegisterTask, TaskEnd, TaskFinished
+from penstock.settings import Settings
+from penstock.shuffle import (
+    AttemptId,
+    PartitionId,
+    ShuffleEnvironment,
+    ShuffleEnvironmentContext,
+    TaskHost,
+    load_service,
+)
 from penstock.spark.first_contact import Sent
 from penstock.spark.python_worker import settle_in
 from penstock.task.allocation import warm_memory

@@ -29,8 +29,8 @@ from pyspark.sql.types import (
     _parse_datatype_json_string,
 )
 
+from penstock.errors import SchemaError
 from penstock.graph import collated, spark_type, with_spark_type
-from penstock.shuffle.errors import SchemaError
 
 _TIMEZONE = "UTC"
 

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql.classic.column import Column
 
+from penstock.errors import PlanError
 from penstock.operators.intervals import microseconds
 from penstock.operators.windows import WindowKey
-from penstock.shuffle.errors import PlanError
 
 
 def window_of(column: Any) -> WindowKey | None:

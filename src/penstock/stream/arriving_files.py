@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.errors import SettingError
 from penstock.machine.locations import is_here
-from penstock.shuffle.errors import SettingError
 from penstock.stream.file_progress import FileProgress
 from penstock.stream.file_rows import START, FileFormat, Placed
 from penstock.stream.folder_looks import Listed, Look, Looks, LooksAtOnce, LooksBeside, listed, look

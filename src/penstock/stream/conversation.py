@@ -24,8 +24,8 @@ from penstock.checkpoint.alignment import Action as Barriers
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, decode
 from penstock.checkpoint.tracking import CountedBarriers
 from penstock.checkpoint.unaligned import UnalignedBarriers
+from penstock.errors import ProtocolError
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
-from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event
 
 

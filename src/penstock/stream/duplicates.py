@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.operators.group_merges import boolean_array
 from penstock.operators.keys import plain
 from penstock.operators.times import Times
 from penstock.operators.windows import times_in
 from penstock.record.layout import fixed_values, int64_array
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, key_columns, refuse_other, restored_rows

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgpack
 import numpy as np
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 from penstock.stream.file_rows import START, Position
 from penstock.stream.known_files import Hashes, KnownFiles, hash_of
 

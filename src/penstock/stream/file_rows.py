@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.errors import SchemaError
 from penstock.machine.locations import is_here
 from penstock.operators.conform import Conformer, Misfit
 from penstock.operators.line_ends import behind_last_line, first_line_with_text, plain_lines, without_mark
 from penstock.operators.line_format import COMPRESSED, LineFormat
 from penstock.operators.parquet_read import open_parquet, rows_schema, with_instants
-from penstock.shuffle.errors import SchemaError
 
 READ_BYTES = 1 << 20
 BATCH_ROWS = 1 << 16

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.shuffle.errors import PlanError, SettingError
+from penstock.errors import PlanError, SettingError
 from penstock.stream.sink_folder import Prepared, SinkFolder
 
 GROUP_ROWS = 1 << 20

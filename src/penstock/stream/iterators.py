@@ -26,8 +26,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.operators.functions import MapInArrow, MapInPandas
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import PlainStep
 
 _LOG = logging.getLogger("penstock.stream")

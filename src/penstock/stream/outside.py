@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
-from penstock.shuffle.errors import OutsideError
+from penstock.errors import OutsideError
 
 CLIENTS: Final = frozenset(
     {

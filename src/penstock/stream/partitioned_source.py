@@ -28,9 +28,9 @@ from typing import Any, Protocol
 import msgpack
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.operators.conform import Conformer
 from penstock.record.copies import Copies
-from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import read_whole
 
 POLL_SECONDS = 0.05

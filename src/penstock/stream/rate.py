@@ -16,8 +16,8 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import PlanError, SettingError
 from penstock.record.layout import int64_array
-from penstock.shuffle.errors import PlanError, SettingError
 from penstock.stream.sources import read_whole
 
 SCHEMA = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])

@@ -21,13 +21,13 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
+from penstock.errors import PlanError
 from penstock.graph import OutputDeployment
 from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
 from penstock.operators.memory import TaskMemory, limited_memory
-from penstock.shuffle import InputGate, MetricGroup, OwnerContext, ResultPartitionWriter, Settings
-from penstock.shuffle.errors import PlanError
+from penstock.settings import Settings, StreamingSettings
+from penstock.shuffle import InputGate, MetricGroup, OwnerContext, ResultPartitionWriter
 from penstock.shuffle.metrics import SERVICE_GROUP
-from penstock.shuffle.settings import StreamingSettings
 from penstock.shuffle.streaming import HostStore, Mailbox
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation

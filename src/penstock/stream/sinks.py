@@ -20,7 +20,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.outside import outside
 

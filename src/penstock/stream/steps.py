@@ -19,12 +19,12 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from penstock.checkpoint.channel_state import ChannelKey
+from penstock.errors import PlanError
 from penstock.graph import JobGraph, JobVertex, Operator
 from penstock.operators.functions import MapInArrow, MapInPandas
 from penstock.operators.join_sides import AsSide
 from penstock.operators.verbs import Explode, Project, Where
 from penstock.operators.window_aggregates import PartialWindows
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chain, PlainStep, Step
 from penstock.stream.iterators import IteratorStep
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.operators.group_merges import boolean_array
 from penstock.operators.intervals import interval_text
 from penstock.operators.join_sides import LEFT, RIGHT, SIDE, JoinedSides, others_of
 from penstock.operators.times import Times
 from penstock.operators.windows import times_in
 from penstock.record.layout import fixed_values, int64_array
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext, chunks_of
 from penstock.stream.join_side import JoinSide, Mask
 from penstock.stream.key_index import key_index

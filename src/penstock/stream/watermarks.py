@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 LEAST: Final = -(1 << 63)
 """No watermark has come yet: no row is late."""

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import RESULT_EDGE, InputDeployment, JobGraph, JobVertex, OutputDeployment
 from penstock.record import PartitionerSpec
 from penstock.shuffle import ChannelDescriptor, InputGateDescriptor, PartitionDescriptor, ResultPartitionDescriptor
-from penstock.shuffle.errors import PlanError, SchemaError
 
 
 def exchange_of(graph: JobGraph, edge: int) -> PartitionerSpec:

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.errors import FailureKind, PenstockError
 from penstock.graph import Combine, Operator
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.failure_kinds import FailureKind
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))

@@ -21,18 +21,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.errors import NotWantedError, PlanError
 from penstock.graph import RESULT_EDGE, JobGraph, JobVertex, TaskDeployment
 from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.record import RecordWriter
-from penstock.shuffle import (
-    InputGate,
-    MetricGroup,
-    OwnerContext,
-    PartitionEnd,
-    Settings,
-    ShuffleEnvironment,
-)
-from penstock.shuffle.errors import NotWantedError, PlanError
+from penstock.settings import Settings
+from penstock.shuffle import InputGate, MetricGroup, OwnerContext, PartitionEnd, ShuffleEnvironment
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, SERVICE_GROUP, WRITING
 from penstock.task.blocking import BlockingWriter
 from penstock.task.chain import chained

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.shuffle.errors import (
+from penstock.errors import (
     PartitionLostError,
     PartitionNotProducedError,
     PartitionReleasedError,
     ProducerFailedError,
     StaleError,
 )
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.testing.conformance_exchange import DATASET, JOB, Consumer, Exchange, Producer, Written, numbers
 from penstock.testing.waiting import Running, wait_until
 

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
+from penstock.errors import TaskCancelledError
 from penstock.shuffle import PartitionKind, Received, ShuffleDescriptor
-from penstock.shuffle.errors import TaskCancelledError
 from penstock.testing.conformance_exchange import DATASET, NUMBERS, Exchange, Producer, Written, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, Running, wait_until
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from penstock.errors import PartitionError, ProducerFailedError
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind
-from penstock.shuffle.errors import PartitionError, ProducerFailedError
 from penstock.testing.conformance_exchange import (
     Consumer,
     Exchange,

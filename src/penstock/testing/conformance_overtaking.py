@@ -16,9 +16,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from penstock.errors import ProtocolError
 from penstock.shuffle import EndOfPartition, EpochAhead, EpochEnd, EventKind, Received
 from penstock.shuffle.endpoints import Overtaken
-from penstock.shuffle.errors import ProtocolError
 from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, numbers
 from penstock.testing.conformance_streams import (
     STREAM,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.errors import PartitionError, PartitionReleasedError, ProtocolError
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind
-from penstock.shuffle.errors import PartitionError, PartitionReleasedError, ProtocolError
 from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, events_of, numbers, rows_of
 
 SUBPARTITIONS = 7

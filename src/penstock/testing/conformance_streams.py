@@ -15,6 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 import pytest
 
+from penstock.errors import PartitionError, ProtocolError, SettingError, TaskCancelledError
 from penstock.shuffle import (
     AttemptId,
     EndOfData,
@@ -27,7 +28,6 @@ from penstock.shuffle import (
     ShuffleDescriptor,
     TaskEvent,
 )
-from penstock.shuffle.errors import PartitionError, ProtocolError, SettingError, TaskCancelledError
 from penstock.shuffle.splits import ALL
 from penstock.testing.conformance_exchange import (
     DATASET,

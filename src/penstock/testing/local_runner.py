@@ -19,6 +19,14 @@ import pyarrow as pa
 
 from penstock.api.plan import Plan
 from penstock.api.stream import Stream
+from penstock.errors import (
+    JobError,
+    NotWantedError,
+    PartitionError,
+    PlanError,
+    SlotsError,
+    TaskCancelledError,
+)
 from penstock.graph import (
     RESULT_EDGE,
     ExecutionGraph,
@@ -30,6 +38,7 @@ from penstock.graph import (
     regions,
     slots_needed,
 )
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -39,19 +48,10 @@ from penstock.shuffle import (
     OwnerContext,
     PartitionDescriptor,
     ProducerDescriptor,
-    Settings,
     ShuffleDescriptor,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
-)
-from penstock.shuffle.errors import (
-    JobError,
-    NotWantedError,
-    PartitionError,
-    PlanError,
-    SlotsError,
-    TaskCancelledError,
 )
 from penstock.task import SubtaskPlan, failure_text, run_subtask
 from penstock.task.blocking import BlockingInput

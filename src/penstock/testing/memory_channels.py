@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
 
+from penstock.errors import EnvironmentLostError, IncompleteDataError, PenstockError, TaskCancelledError
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle import (
     ChannelDescriptor,
@@ -22,7 +23,6 @@ from penstock.shuffle import (
     ShuffleDescriptor,
     TaskHost,
 )
-from penstock.shuffle.errors import EnvironmentLostError, IncompleteDataError, PenstockError, TaskCancelledError
 from penstock.shuffle.sums import EpochEnds, Sums, sum_of
 from penstock.testing.memory_partition import MemoryPartition, Stored
 from penstock.testing.memory_registry import MemoryRegistry

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Container
 
+from penstock.errors import PartitionNotProducedError
 from penstock.shuffle import EpochAhead, EpochEnd, InputGateDescriptor, OwnerContext, Received
-from penstock.shuffle.errors import PartitionNotProducedError
 from penstock.testing.memory_channels import Channel, GateChannels, GateContext
 from penstock.testing.memory_partition import Stored, decode
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from penstock.shuffle.errors import ControlError, EnvironmentLostError, TaskCancelledError
+from penstock.errors import ControlError, EnvironmentLostError, TaskCancelledError
 from penstock.shuffle.host import HostDataPlane
 from penstock.shuffle.requests import Request
 

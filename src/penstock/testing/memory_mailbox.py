@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from penstock.errors import PenstockError
 from penstock.shuffle.actions import Action
-from penstock.shuffle.errors import PenstockError
 from penstock.testing.memory_host import MemoryHost
 
 

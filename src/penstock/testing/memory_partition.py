@@ -17,10 +17,10 @@ from typing import cast
 import pyarrow as pa
 import xxhash
 
+from penstock.errors import PartitionError, PartitionReleasedError, ProtocolError
 from penstock.partition.answers import end_error
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.shuffle import EndOfData, EndOfPartition, Event, EventKind, PartitionId, PartitionKind
-from penstock.shuffle.errors import PartitionError, PartitionReleasedError, ProtocolError
 from penstock.shuffle.sums import Sums
 
 HOLDING_STATES = (PartitionState.WRITING, PartitionState.FINISHED)

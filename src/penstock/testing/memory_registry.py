@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from penstock.errors import SettingError, StaleError
 from penstock.partition.lifecycle import PartitionEvent
 from penstock.shuffle import AttemptId, JobShuffleContext, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import SettingError, StaleError
 from penstock.shuffle.kinds import PartitionKind
 from penstock.testing.memory_partition import MemoryPartition
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.errors import PenstockError, SettingError
 from penstock.shuffle import (
     AttemptId,
     Capabilities,
@@ -34,7 +35,6 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.errors import PenstockError, SettingError
 from penstock.testing.memory_channels import GateContext
 from penstock.testing.memory_gate import MemoryInputGate
 from penstock.testing.memory_partition import MemoryPartition

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.errors import EnvironmentLostError, PenstockError, SchemaError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import EndOfData, EpochEnd, Event, EventKind, Intake, OwnerContext, PartitionEnd
 from penstock.shuffle.endpoints import Overtaken
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError, SchemaError, TaskCancelledError
 from penstock.shuffle.splits import ALL, Split
 from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
 from penstock.testing.memory_registry import MemoryRegistry

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 
 
 @dataclass(frozen=True, slots=True)

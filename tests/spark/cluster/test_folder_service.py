@@ -20,7 +20,7 @@ import penstock
 import pools
 from folder_harness import FolderShuffleService
 from penstock.api.stream import Stream
-from penstock.shuffle.errors import PlanError, SettingError
+from penstock.errors import PlanError, SettingError
 from penstock.spark.runtime import SparkRuntime
 from penstock_bench.environment import environment_pids
 from pools import has_mapped_a_pool, with_pools

@@ -12,7 +12,7 @@ import pytest
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
 import penstock
-from penstock.shuffle.errors import SlotsError
+from penstock.errors import SlotsError
 from penstock.spark.runtime import SparkRuntime
 
 pytestmark = pytest.mark.spark

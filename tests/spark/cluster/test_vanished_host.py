@@ -18,7 +18,7 @@ import pytest
 
 import penstock
 from endless_jobs import Action
-from penstock.shuffle.errors import SlotsLostError
+from penstock.errors import SlotsLostError
 from penstock.spark import slots
 from penstock.spark.interrupts import CAUSE
 from penstock.spark.runtime import SparkRuntime

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.shuffle.errors import SettingError
+from penstock.errors import SettingError
 from penstock_torture.cluster import spark_home
 from penstock_torture.harm import leftovers, own_temporary_folder
 from penstock_torture.programs.interrupt import interrupted

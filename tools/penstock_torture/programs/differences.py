@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.shuffle.errors import PenstockError
+from penstock.errors import PenstockError
 from penstock.spark.function_errors import FunctionError
 
 _OURS = (

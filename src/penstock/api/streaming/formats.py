@@ -16,8 +16,8 @@ from penstock.api.json_lines import JsonLines, refuse_columns
 from penstock.api.line_formats import TEXT_SCHEMA, TextLines
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import filesystem_of
+from penstock.errors import PlanError
 from penstock.graph import as_nullable
-from penstock.shuffle.errors import PlanError
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
 from penstock.stream.rate import RateSource

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.graph import JobGraph
-from penstock.shuffle.settings import NetworkSettings
+from penstock.settings import NetworkSettings
 from penstock.stream.in_flight import allows_overtaking
 from penstock.stream.pace import MOST_ROWS, STEP_BYTES
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.api.lineage import ExchangeStep, OperatorStep, Step, in_order, parents_of, with_parents
+from penstock.errors import PlanError
 from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
 from penstock.operators.window_aggregates import PartialWindows
 from penstock.operators.windows import FixedWindows
-from penstock.shuffle.errors import PlanError
 
 APPEND, UPDATE = "append", "update"
 

@@ -12,8 +12,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.api.habits import missing_step
-from penstock.shuffle.errors import SettingError
-from penstock.shuffle.settings import KEYS, PREFIX, StreamingSettings, parse_bool
+from penstock.errors import SettingError
+from penstock.settings import KEYS, PREFIX, StreamingSettings, parse_bool
 
 T = TypeVar("T")
 

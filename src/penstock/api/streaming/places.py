@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyarrow import fs
 
+from penstock.errors import PlanError
 from penstock.machine.locations import at_uri, here, is_here, is_uri
-from penstock.shuffle.errors import PlanError
 
 
 def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:

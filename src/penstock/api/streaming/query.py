@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED, Listeners
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause, timestamp
+from penstock.errors import ControlError, JobCancelledError, PenstockError, SettingError
 from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.states import JobState
-from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
 
 if TYPE_CHECKING:
     from penstock.job.shell.master import JobHandle, JobMaster  # a server, which reading a plan needs not

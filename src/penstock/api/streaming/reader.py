@@ -14,8 +14,8 @@ from penstock.api.schemas import partitions_argument, schema_argument
 from penstock.api.stream import Stream
 from penstock.api.streaming.formats import FORMATS, SourceRequest
 from penstock.api.streaming.options import TakesOptions
+from penstock.errors import PlanError
 from penstock.operators.expressions.calendar import arrow_zone
-from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import StreamSource
 
 

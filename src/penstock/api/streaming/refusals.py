@@ -14,10 +14,10 @@ from penstock.api.lineage import (
     in_order,
 )
 from penstock.api.streaming.places import checkpoints_at
+from penstock.errors import PlanError
 from penstock.graph import JobGraph
 from penstock.operators.exchanges import hash_exchange
 from penstock.shuffle import load_service
-from penstock.shuffle.errors import PlanError
 from penstock.task.endpoints import exchange_of
 
 _LOOK_UP = (

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.api.streaming.query import QueryHooks
+from penstock.errors import PlanError, SettingError
 from penstock.machine.locations import here
-from penstock.shuffle.errors import PlanError, SettingError
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import StreamSink

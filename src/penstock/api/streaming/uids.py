@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from penstock.errors import PlanError
 from penstock.graph import JobGraph, JobVertex
-from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import what_is_read
 
 _DIGITS = 8

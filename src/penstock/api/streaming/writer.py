@@ -29,12 +29,11 @@ from penstock.api.streaming.refusals import (
 )
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
 from penstock.api.streaming.uids import with_uids
+from penstock.errors import PlanError
 from penstock.graph import JobGraph, explain_graph
 from penstock.graph.streaming import StreamingOptions
 from penstock.operators.exchanges import exchange
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError
-from penstock.shuffle.settings import StreamingSettings
+from penstock.settings import Settings, StreamingSettings
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator, StreamSink
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.errors import JobError, PenstockError
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.failover import Place
 from penstock.job.core.events import CancelRequested, TaskRegistered
@@ -16,7 +17,6 @@ from penstock.job.core.failure import Rank
 from penstock.job.core.instructions import Instruction
 from penstock.job.core.states import JobEvent
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import JobError, PenstockError
 
 # --- for attempts
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.errors import PenstockError
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.streaming import QueryBeginning
 from penstock.job.core.deadlines import Deadline
@@ -20,9 +21,8 @@ from penstock.link.master import (
     PartitionConsumable,
     TaskFinished,
 )
+from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.settings import RestartSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from penstock.shuffle.errors import JobError, PenstockError
-from penstock.shuffle.failure_kinds import FailureKind
+from penstock.errors import FailureKind, JobError, PenstockError
 
 TRACEBACK = "Traceback (most recent call last):"
 """Python's own words."""

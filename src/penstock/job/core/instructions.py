@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.errors import PenstockError
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.streaming import SavedParts
@@ -13,7 +14,6 @@ from penstock.job.core.ids import SparkJob, SparkJobId, TaskId
 from penstock.job.core.result import JobResult
 from penstock.link.commands import CancelTask, TaskAction, UpdatePartitionInfo
 from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, ProducerDescriptor, ShuffleDescriptor
-from penstock.shuffle.errors import PenstockError
 
 ForTask = CancelTask | TaskAction | UpdatePartitionInfo
 """The words that an environment passes on to one of its tasks."""

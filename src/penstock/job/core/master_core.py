@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from penstock.errors import PenstockError, StaleError
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -27,7 +28,6 @@ from penstock.job.core.job_core import JobCore
 from penstock.job.core.result import JobProgress, TraceEntry
 from penstock.job.core.slots.fairness import Claim, even_share, grant_of, in_line, to_be_freed
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import PenstockError, StaleError
 
 _LOST_SHOWN = 4
 _LATELY_SECONDS = 120.0

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from penstock.errors import PartitionLostError, PenstockError
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.reruns import rows_have_places
 from penstock.job.core.result import FinishedJob
@@ -25,7 +26,6 @@ from penstock.job.launcher import Rerun, Submission
 from penstock.job.results.reads import StageReads
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import ShuffleDescriptor
-from penstock.shuffle.errors import PartitionLostError, PenstockError
 
 _PLAN_LIMIT = 8 << 20
 """The bytes of a plan that a control message to a task may carry."""

@@ -34,6 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from penstock.errors import PartitionExpiredError, PenstockError, SlotsError
 from penstock.graph.regions import regions, slots_needed
 from penstock.graph.reruns import for_any_slots
 from penstock.job.core.result import FinishedJob
@@ -42,7 +43,6 @@ from penstock.job.replanning import Replanning
 from penstock.job.results.result_core import Begin, Builds, Join, MadeResult, Making, Partitions, ResultCore
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import PartitionExpiredError, PenstockError, SlotsError
 
 _ROUND_SECONDS = 5.0
 """Seconds that a read task waits for one answer."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from penstock.shuffle.errors import ControlError
+from penstock.errors import ControlError
 
 
 class Calls:

@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.connection.listeners import nobody_listens
 from penstock.connection.transports import load_transport
+from penstock.errors import PenstockError
 from penstock.graph.streaming import QueryBeginning
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -39,7 +40,6 @@ from penstock.link.master import Registered
 from penstock.link.wire import Done
 from penstock.observe.samples import Sample
 from penstock.shuffle import PartitionId, ShuffleMasterContext
-from penstock.shuffle.errors import PenstockError
 
 _LOG = logging.getLogger(__name__)
 

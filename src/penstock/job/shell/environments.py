@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.connection.frame_connection import FrameConnection
+from penstock.errors import EnvironmentLostError
 from penstock.link.commands import Command, Shutdown
 from penstock.link.master import AttachEnvironment, Heartbeat
 from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Answers
 from penstock.link.wire import Plain
-from penstock.shuffle.errors import EnvironmentLostError
 
 _LOST_REMEMBERED = 4096
 

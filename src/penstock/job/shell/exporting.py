@@ -14,7 +14,7 @@ from penstock.job.shell.history import JobHistory
 from penstock.observe.endpoint import MetricsEndpoint
 from penstock.observe.job_logs import JobLogs
 from penstock.observe.otlp import OtlpSender
-from penstock.shuffle.settings import ObserveSettings
+from penstock.settings import ObserveSettings
 
 _LOG = logging.getLogger(__name__)
 _LOG_SECONDS = 1.0

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.errors import SettingError
 from penstock.graph import JobGraph
 from penstock.job.core.bottleneck import Bottleneck, StageLoad, bounding, load_of
 from penstock.job.core.loads import JobLoads
@@ -30,7 +31,6 @@ from penstock.job.core.slow_parts import SlowPart, slowest_part
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
 from penstock.observe.event_log import read_events
-from penstock.shuffle.errors import SettingError
 
 LEAST_SECONDS, MOST_SECONDS = 1.0, 10.0
 """Between two `progress` events at the beginning, and later on."""

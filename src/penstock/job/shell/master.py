@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from penstock.connection.handshake import MAX_IDENTITY, Credentials
 from penstock.connection.sockets import TcpTransport
 from penstock.connection.transport import join_host, split_host
+from penstock.errors import ControlError, PenstockError, SettingError
 from penstock.job.core import events
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress
@@ -35,8 +36,8 @@ from penstock.job.shell.server import MasterServer
 from penstock.link.commands import Shutdown
 from penstock.link.control import carried_error, error_message
 from penstock.link.leases import TICK_SECONDS
-from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
-from penstock.shuffle.errors import ControlError, PenstockError, SettingError
+from penstock.settings import Settings
+from penstock.shuffle import PartitionId, ShuffleMasterContext
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -22,6 +22,7 @@ from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.frames import OutgoingFrame, frame
 from penstock.connection.handshake import Credentials, Service
 from penstock.connection.transport import Endpoint, Listener, Transport
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 from penstock.job.core import events
 from penstock.job.core.ids import SparkJobId, task_of
 from penstock.job.results.results import Results
@@ -33,7 +34,6 @@ from penstock.link.commands import Shutdown, instruction
 from penstock.link.frames import FrameType, read_call, reply_frame
 from penstock.link.rpc import FrameLogic
 from penstock.link.wire import Done, Plain, from_wire, to_wire
-from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 from penstock.shuffle.requests import Request
 
 _LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.shuffle.errors import SchemaError
+from penstock.errors import SchemaError
 
 Option = str | int | bool | None
 

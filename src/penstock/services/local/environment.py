@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Iterable, Sequence
 
+from penstock.errors import SettingError
 from penstock.link.calls import ListOccupying
 from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
 from penstock.services.local.builders import Builders, OwnSegments, Segments, SharedSegment, WholeMessages
@@ -16,6 +17,7 @@ from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.result import BlockingPartitionWriter
 from penstock.services.local.stream_layout import StreamSegments
 from penstock.services.local.writer import LayoutParts, LayoutPolicy, SegmentWriter
+from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
     InputGate,
@@ -24,10 +26,8 @@ from penstock.shuffle import (
     PartitionId,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
-    Settings,
     ShuffleDescriptor,
 )
-from penstock.shuffle.errors import SettingError
 from penstock.shuffle.host import TaskHost
 
 

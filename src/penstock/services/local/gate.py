@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.buffer.arrow import PayloadFormat
 from penstock.buffer.data_types import DataType
+from penstock.errors import IncompleteDataError, PartitionLostError, PenstockError, ProtocolError
 from penstock.link.calls import ReportMissingFile
 from penstock.link.control import unpack
 from penstock.link.frames import EXTENTS, FILE
@@ -43,7 +44,6 @@ from penstock.shuffle import (
     Received,
     TaskHost,
 )
-from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError, ProtocolError
 from penstock.shuffle.events import decode_event
 
 _Thing = TypeVar("_Thing")

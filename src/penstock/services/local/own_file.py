@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from penstock.errors import PenstockError
 from penstock.link.frames import ALL
 from penstock.partition.extents import Extent
 from penstock.partition.stretched_file import LONG, StretchedFile
 from penstock.services.local.gathered import GATHER_BYTES, Gathered
-from penstock.shuffle.errors import PenstockError
 
 TELL_BYTES = 16 << 20
 """The bytes that a writer stores before it tells of them: every word wakes the readers."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 OnGrant = Callable[[tuple[int, ...]], None]
 """Segments to write into."""

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.link.calls import FailFiles, FinishFiles, OpenFiles
 from penstock.partition.file_output import FileOptions
 from penstock.partition.hash_writer import HashWriter
 from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.services.file_rows import FileRows
+from penstock.settings import BlockingSettings
 from penstock.shuffle import (
     EndOfData,
     Event,
@@ -30,8 +32,6 @@ from penstock.shuffle import (
     ResultPartitionDescriptor,
     TaskHost,
 )
-from penstock.shuffle.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
-from penstock.shuffle.settings import BlockingSettings
 from penstock.shuffle.splits import Split
 
 T = TypeVar("T")

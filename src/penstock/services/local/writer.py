@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.buffer.data_types import DataType
+from penstock.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterState
 from penstock.link.frames import ALL, FrameType, segments_frame
 from penstock.services.local.builders import Layout, Segments
@@ -35,7 +36,6 @@ from penstock.shuffle import (
     TaskHost,
 )
 from penstock.shuffle.endpoints import Overtaken
-from penstock.shuffle.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
 from penstock.shuffle.events import decode_event
 from penstock.shuffle.splits import Split
 

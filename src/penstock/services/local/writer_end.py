@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
+from penstock.errors import PenstockError, StorageError
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import (
@@ -27,7 +28,6 @@ from penstock.link.frames import (
 from penstock.partition.extents import Extent
 from penstock.services.local.port import Port
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
-from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.events import Event, encode_event
 from penstock.shuffle.host import TaskHost
 from penstock.shuffle.ids import PartitionId

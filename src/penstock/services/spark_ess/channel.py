@@ -23,6 +23,14 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from penstock.buffer.arrow import PayloadFormat
+from penstock.errors import (
+    AuthenticationError,
+    PartitionError,
+    PartitionLostError,
+    PartitionNotProducedError,
+    PartitionReleasedError,
+    ProducerFailedError,
+)
 from penstock.partition.file_header import damaged
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.sort_buffer import joined
@@ -34,14 +42,6 @@ from penstock.services.spark_ess.manifest import Manifest, Piece
 from penstock.services.spark_ess.messages import Block
 from penstock.services.spark_ess.places import Place, names_of
 from penstock.shuffle import ChannelDescriptor, EndOfData, Received
-from penstock.shuffle.errors import (
-    AuthenticationError,
-    PartitionError,
-    PartitionLostError,
-    PartitionNotProducedError,
-    PartitionReleasedError,
-    ProducerFailedError,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa

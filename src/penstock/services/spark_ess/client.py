@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from penstock.errors import ProtocolError, SettingError
 from penstock.services.spark_ess.messages import ask_folders, read_folders, register_executor
 from penstock.services.spark_ess.sasl import SaslLogin
 from penstock.services.spark_ess.session import Login
 from penstock.services.spark_ess.wire import Address, ServiceRefusedError, Wire, ask
-from penstock.shuffle.errors import ProtocolError, SettingError
-from penstock.shuffle.settings import EssSettings
+from penstock.settings import EssSettings
 
 PORT = 7337
 """Spark's own."""

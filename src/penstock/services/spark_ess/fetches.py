@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.errors import ProtocolError
 from penstock.services.spark_ess.frames import Answer, Chunk, ChunkFailure, Failure, Message
 from penstock.services.spark_ess.messages import Block, fetch_blocks, read_stream
 from penstock.services.spark_ess.places import SHUFFLE
-from penstock.shuffle.errors import ProtocolError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.errors import StorageError
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_header import partition_in
 from penstock.partition.file_input import FileOrigin
@@ -42,7 +43,6 @@ from penstock.services.spark_ess.places import (
     path_of,
 )
 from penstock.shuffle import EndOfPartition, PartitionId
-from penstock.shuffle.errors import StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 if TYPE_CHECKING:
     import pyarrow as pa

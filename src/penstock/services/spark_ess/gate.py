@@ -14,12 +14,14 @@ import time
 from collections import deque
 from collections.abc import Container
 
+from penstock.errors import PartitionError
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
 from penstock.services.spark_ess.channel import ChannelReader, Patience
 from penstock.services.spark_ess.client import Access, address_of
 from penstock.services.spark_ess.fetches import Fetched
 from penstock.services.spark_ess.line import ServiceLine
 from penstock.services.spark_ess.wire import Address
+from penstock.settings import EssSettings
 from penstock.shuffle import (
     ChannelDescriptor,
     InputGateDescriptor,
@@ -29,8 +31,6 @@ from penstock.shuffle import (
     ShuffleDescriptor,
     TaskHost,
 )
-from penstock.shuffle.errors import PartitionError
-from penstock.shuffle.settings import EssSettings
 
 _LOOK_SECONDS = 0.05
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.errors import ProtocolError
 
 SUB_FOLDERS = 64
 """The folders below each registered one, over which files are spread: Spark's own number."""

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.errors import ProtocolError, SettingError, StorageError
 from penstock.services.spark_ess.messages import SUB_FOLDERS, Block
-from penstock.shuffle.errors import ProtocolError, SettingError, StorageError
 
 SHUFFLE = int.from_bytes(b"PSTK", "big")
 """The number of our only shuffle. Spark counts its own from 0."""

@@ -15,7 +15,7 @@ import re
 import secrets
 import struct
 
-from penstock.shuffle.errors import AuthenticationError
+from penstock.errors import AuthenticationError
 
 _TAG = b"\xea"
 _USER = base64.b64encode(b"sparkSaslUser").decode()

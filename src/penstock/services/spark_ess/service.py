@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 
+from penstock.errors import PenstockError
 from penstock.services.spark_ess.client import Access, address_of, call, refuse_unauthenticated
 from penstock.services.spark_ess.messages import remove_blocks
 from penstock.services.spark_ess.places import Place
@@ -27,7 +28,6 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.ids import host_of
 
 NAME = "spark_ess"

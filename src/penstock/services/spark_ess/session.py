@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from penstock.errors import AuthenticationError, ProtocolError
 from penstock.services.spark_ess.frames import (
     Answer,
     Chunk,
@@ -20,7 +21,6 @@ from penstock.services.spark_ess.frames import (
     chunk_request_frame,
     request_frame,
 )
-from penstock.shuffle.errors import AuthenticationError, ProtocolError
 
 _LOGIN = 0
 """The number of the requests of a login; others count from 1."""

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.errors import PenstockError
 from penstock.services.spark_ess.frames import Answer, Failure, Message
 from penstock.services.spark_ess.session import Login, Session
-from penstock.shuffle.errors import PenstockError
 
 T = TypeVar("T")
 Address = tuple[str, int]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.errors import NoStorageError, PenstockError, ProtocolError, StorageError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.partition.file_output import FileOptions
 from penstock.services.file_rows import FileRows
@@ -13,6 +14,7 @@ from penstock.services.spark_ess.client import Access, address_of, registered
 from penstock.services.spark_ess.files import FilesOfPartition, PartitionFiles
 from penstock.services.spark_ess.places import Place, folders_for, make_folders
 from penstock.services.spark_ess.wire import ServiceRefusedError
+from penstock.settings import Settings
 from penstock.shuffle import (
     EndOfData,
     Event,
@@ -21,10 +23,8 @@ from penstock.shuffle import (
     OwnerContext,
     PartitionEnd,
     ResultPartitionDescriptor,
-    Settings,
     TaskHost,
 )
-from penstock.shuffle.errors import NoStorageError, PenstockError, ProtocolError, StorageError, TaskCancelledError
 from penstock.shuffle.splits import Split
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.record.layout import int64_array
-from penstock.shuffle.errors import PlanError
 from penstock.stream.state.batch_states import (
     BatchListState,
     BatchMapState,

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.errors import PlanError, SchemaError
 from penstock.operators.conform import Conformer, Misfit
-from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.stream.state.columns import column_of, flags_of, values_of, width_dtype
 from penstock.stream.state.keys import Keys
 from penstock.stream.state.store import KeyedStore

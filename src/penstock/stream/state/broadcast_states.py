@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 from penstock.stream.state.batch_states import Moment, Rows, conformer_of, fitting
 from penstock.stream.state.python_values import Value, batch_of, tuples_of
 from penstock.stream.state.variables import MapVariable, VariableSpec

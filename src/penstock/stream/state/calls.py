@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.errors import SchemaError
 from penstock.operators.conform import Conformer
 from penstock.operators.zones import batches_in
 from penstock.record.layout import int64_array
-from penstock.shuffle.errors import SchemaError
 from penstock.stream.state.batch_handle import BatchHandle
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.declarations import Declarations

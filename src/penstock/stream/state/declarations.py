@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.operators.keys import refuse_ungroupable
-from penstock.shuffle.errors import PlanError
 from penstock.stream.state.stored import TIMERS
 from penstock.stream.state.times import PROCESSING
 from penstock.stream.state.variables import LIST, MAP, VALUE, VariableSpec

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import SchemaError
 from penstock.record.layout import fixed_values, int64_array, null_mask
-from penstock.shuffle.errors import SchemaError
 from penstock.stream.key_index import Slots
 from penstock.stream.state.columns import Mask, column_of, width_dtype
 from penstock.stream.state.store import KeyedStore

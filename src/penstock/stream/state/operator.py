@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 from penstock.stream.chain import StepContext
 from penstock.stream.state.calls import BatchCalls, Calls
 from penstock.stream.state.declarations import Declarations, SchemaOf

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import SchemaError
 from penstock.operators.conform import refuse_broken
-from penstock.shuffle.errors import SchemaError
 
 Value = tuple[Any, ...]
 

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.errors import SchemaError
 from penstock.operators.frames import batch_of as batch_of_frame
 from penstock.operators.frames import concatenated, frame_of, is_frame
 from penstock.operators.keys import stable_order
 from penstock.operators.zones import batches_in
 from penstock.record.joining import joined
 from penstock.record.layout import int64_array
-from penstock.shuffle.errors import SchemaError
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import Keys

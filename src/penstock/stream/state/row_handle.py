@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 from penstock.stream.state.broadcast_states import SharedDictionary
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.row_states import Buffered, Cursor, ListState, MapState, ValueState

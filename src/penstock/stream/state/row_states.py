@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.shuffle.errors import PlanError
+from penstock.errors import PlanError
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.keys import Keys
 from penstock.stream.state.python_values import Value, batch_of, tuples_of

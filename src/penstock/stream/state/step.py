@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import PlanError
 from penstock.operators.keys import plain
 from penstock.record.key_groups import GroupOwners
 from penstock.record.layout import int64_array
-from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import Slots
 from penstock.stream.state.batch_states import Moment

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from penstock.errors import FailureKind, PenstockError, StaleError
 from penstock.graph.execution_state import ExecutionEvent
 from penstock.graph.failover import Place
 from penstock.graph.job_graph import RESULT_EDGE
@@ -35,8 +36,6 @@ from penstock.job.core.states import Phase
 from penstock.link.commands import CancelTask
 from penstock.link.master import TaskEnd, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId
-from penstock.shuffle.errors import PenstockError, StaleError
-from penstock.shuffle.failure_kinds import FailureKind
 
 _NEVER_ENDED = "its Spark job returned, but the task never reported its end"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.errors import StaleError
 from penstock.graph.failover import Place
 from penstock.graph.regions import Region
 from penstock.job.core import decisions as so
@@ -24,7 +25,6 @@ from penstock.job.core.failure import Rank
 from penstock.job.core.states import Phase
 from penstock.link.master import PartitionConsumable
 from penstock.shuffle import PartitionId, ProducerDescriptor
-from penstock.shuffle.errors import StaleError
 
 
 class Deployments:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from penstock.errors import PenstockError
 from penstock.job.core import instructions as do
 from penstock.job.core.execution.progress import Roll
 from penstock.job.core.execution.topology import JobTopology
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import PenstockError
 
 
 class Questions:

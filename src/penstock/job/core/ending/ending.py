@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.errors import JobCancelledError, PenstockError
 from penstock.job.core import decisions as so
 from penstock.job.core.deadlines import (
     ABANDON_SECONDS,
@@ -29,7 +30,6 @@ from penstock.job.core.failure import FailureCause, Rank, is_users
 from penstock.job.core.slots.spark_jobs import SparkJobs
 from penstock.job.core.slots.workers import Workers
 from penstock.job.core.states import JobEvent, JobLifecycle, JobState
-from penstock.shuffle.errors import JobCancelledError, PenstockError
 
 
 class Ending:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from penstock.shuffle.errors import SlotsError
+from penstock.errors import SlotsError
 from penstock.shuffle.ids import host_of
 
 LOSSES = 3

@@ -21,7 +21,7 @@ from penstock.job.core.failure import Rank
 from penstock.job.core.recovery.restart_sets import RestartSets
 from penstock.job.core.recovery.restart_strategy import RestartStrategy
 from penstock.job.core.states import JobEvent, Phase
-from penstock.shuffle.settings import RestartSettings
+from penstock.settings import RestartSettings
 
 BURST_SECONDS = 1.0
 """Failures this soon after one that counted are taken for its consequences."""

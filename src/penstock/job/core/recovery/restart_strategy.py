@@ -5,12 +5,12 @@ Pure: the caller says what time it is and does the waiting.
 
 Rules. The strategy is asked once for each failure that leads to a restart, in order of time, and remembers what it
 allowed. When it says None the job fails, and it stays that way. The caller says what one failure is: tasks that were
-lost together with their host are one, not many. The settings are in `penstock.shuffle.settings.RestartSettings`.
+lost together with their host are one, not many. The settings are in `penstock.settings.RestartSettings`.
 """
 
 from __future__ import annotations
 
-from penstock.shuffle.settings import RestartSettings
+from penstock.settings import RestartSettings
 
 _FACTOR = 2.0
 

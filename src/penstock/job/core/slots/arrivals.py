@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.errors import JobCancelledError, JobError, StaleError
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -21,7 +22,6 @@ from penstock.job.core.slots.slots import RUNS, Slots
 from penstock.job.core.slots.workers import Worker, WorkerState
 from penstock.job.core.states import JobState, Phase
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import JobCancelledError, JobError, StaleError
 
 _WITHOUT_REPORT = "was given up: its task asked for other work without a report"
 

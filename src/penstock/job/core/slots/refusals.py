@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from penstock.errors import JobCancelledError, PenstockError
 from penstock.graph import JobGraph
 from penstock.job.core.execution.capacity import Capacity
 from penstock.job.core.ids import TaskId
 from penstock.job.core.states import JobState
-from penstock.shuffle.errors import JobCancelledError, PenstockError
 
 
 def slots_missing(got: int, needed: int, seconds: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from penstock.errors import SlotsError, SlotsLostError
 from penstock.graph.failover import Place
 from penstock.graph.regions import Region, slots_needed
 from penstock.job.core import decisions as so
@@ -39,7 +40,6 @@ from penstock.job.core.slots.spark_jobs import SparkJobs
 from penstock.job.core.slots.workers import Worker, Workers, WorkerState
 from penstock.job.core.states import JobEvent, JobState, Phase
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import SlotsError, SlotsLostError
 
 RUNS = (JobState.WAITING_FOR_SLOTS, JobState.RUNNING)
 """The states in which a job may start something."""

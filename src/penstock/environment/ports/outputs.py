@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.buffer.local_pool import LocalPoolStatistics
 from penstock.environment.memory import Allowance, HostMemory, packs
-from penstock.environment.producers import Producers
+from penstock.environment.partitions.producers import Producers
 from penstock.environment.task_frames import TaskFrames
+from penstock.errors import ProtocolError
 from penstock.link.calls import STREAM_BUILDERS, OpenWriter
 from penstock.link.frames import ALL, CONTINUES, FINISHED, LENGTH
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
-from penstock.shuffle.errors import ProtocolError
-from penstock.shuffle.settings import NetworkSettings
+from penstock.settings import NetworkSettings
 
 AHEAD = 8
 """Segments that are granted ahead of need at most."""

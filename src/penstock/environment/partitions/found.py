@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.buffer.view import DataListener, ServableView, SubpartitionView
-from penstock.environment.blocking import BlockingPartition
-from penstock.environment.hybrid import HybridResult
+from penstock.environment.partitions.blocking import BlockingPartition
+from penstock.environment.partitions.hybrid import HybridResult
 from penstock.partition.registry import PartitionRegistry, Waiter
 from penstock.shuffle import PartitionId
 

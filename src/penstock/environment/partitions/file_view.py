@@ -13,14 +13,14 @@ from typing import Protocol
 
 from penstock.buffer import DataType
 from penstock.buffer.view import BufferOrEvent, DataListener
-from penstock.environment.chunks import ChunkedRange
-from penstock.environment.read_ahead import AHEAD, ReadAhead, failure_of
-from penstock.environment.reading import FileReads
+from penstock.environment.reading.chunks import ChunkedRange
+from penstock.environment.reading.file_reads import FileReads
+from penstock.environment.reading.read_ahead import AHEAD, ReadAhead, failure_of
+from penstock.errors import PenstockError
 from penstock.link.control import pack
 from penstock.link.frames import FILE
 from penstock.partition.stored import StoredRows
 from penstock.shuffle import EndOfData, EndOfPartition
-from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.events import encode_event
 
 

@@ -17,12 +17,12 @@ import threading
 import time
 from pathlib import Path
 
+from penstock.errors import NoStorageError, ProtocolError, SettingError, StorageError
 from penstock.link.rendezvous import Rendezvous
 from penstock.partition.directories import LEFT_OUT_SECONDS, Directories
 from penstock.partition.patience import Patience
+from penstock.settings import BlockingSettings
 from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import NoStorageError, ProtocolError, SettingError, StorageError
-from penstock.shuffle.settings import BlockingSettings
 
 log = logging.getLogger("penstock.environment")
 

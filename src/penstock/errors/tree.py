@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.shuffle.failure_kinds import FailureKind
+from penstock.errors.failure_kinds import FailureKind
 
 
 class PenstockError(Exception):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock.checkpoint.metadata import PartHandle, pack_part, unpack_part
 from penstock.checkpoint.part_memory import copy, open_memory
-from penstock.environment.host_files import Append, Complete, Decision, FileId, HostFiles
+from penstock.environment.tasks.host_files import Append, Complete, Decision, FileId, HostFiles
 from penstock.link.calls import HandedOver, HandOverPart, ShareFiles
 from penstock.link.master import AcknowledgeCheckpoint
 from penstock.shuffle import AttemptId

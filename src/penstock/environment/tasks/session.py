@@ -17,9 +17,10 @@ from collections.abc import Callable
 
 from penstock.connection.frames import FrameReader
 from penstock.connection.sockets import SocketEndpoint
-from penstock.environment.calls import TaskCalls
-from penstock.environment.hybrid_port import HybridPort
-from penstock.environment.tasks import AttachedTask
+from penstock.environment.ports.hybrid_port import HybridPort
+from penstock.environment.tasks.attached import AttachedTask
+from penstock.environment.tasks.calls import TaskCalls
+from penstock.errors import AuthenticationError, ProtocolError
 from penstock.link.control import unpack
 from penstock.link.frames import (
     FRAME_ERRORS,
@@ -35,7 +36,6 @@ from penstock.link.frames import (
 )
 from penstock.link.peers import peer_of
 from penstock.partition.extents import OWN, Extent
-from penstock.shuffle.errors import AuthenticationError, ProtocolError
 
 log = logging.getLogger("penstock.environment")
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
-from penstock.environment.inputs import GatePort
-from penstock.environment.tasks import AttachedTask
+from penstock.environment.ports.inputs import GatePort
+from penstock.environment.tasks.attached import AttachedTask
 from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 

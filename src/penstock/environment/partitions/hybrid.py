@@ -16,12 +16,13 @@ from typing import Protocol, TypeVar
 
 from penstock.buffer import BufferSlice
 from penstock.buffer.view import DataListener, ServableView, SubpartitionView
-from penstock.environment.file_view import FileView, LocalFileView, ServedFileView
-from penstock.environment.folders import PartitionFolder, remove_folder
-from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
 from penstock.environment.memory import HostMemory, MemoryArbiter
-from penstock.environment.producers import Producers
-from penstock.environment.storage import Storage
+from penstock.environment.partitions.file_view import FileView, LocalFileView, ServedFileView
+from penstock.environment.partitions.folders import PartitionFolder, remove_folder
+from penstock.environment.partitions.hybrid_views import LocalHybridView, ServedHybridView
+from penstock.environment.partitions.producers import Producers
+from penstock.environment.partitions.storage import Storage
+from penstock.errors import PenstockError, StorageError
 from penstock.link.calls import OpenWriter
 from penstock.partition.answers import check_range, end_error
 from penstock.partition.data_file import DataFile
@@ -36,7 +37,6 @@ from penstock.partition.index import pack_extents, write_index
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.partition.stored import StoredRows
 from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.sums import sum_of
 
 SETTLE_SECONDS = 1.0

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.buffer.local_pool import LocalPoolStatistics
-from penstock.environment.hybrid import HybridPartitions
 from penstock.environment.memory import packs
+from penstock.environment.partitions.hybrid import HybridPartitions
 from penstock.environment.task_frames import TaskFrames
+from penstock.errors import PenstockError, ProtocolError
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import ALL, FINISHED, LENGTH
 from penstock.partition.extents import BROADCAST, Extent
 from penstock.shuffle import EndOfData, EndOfPartition
-from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.events import decode_event
 
 AHEAD = 16

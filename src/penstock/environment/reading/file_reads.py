@@ -11,7 +11,7 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from penstock.environment.read_schedule import ReadSchedule
+from penstock.environment.reading.read_schedule import ReadSchedule
 
 THREADS = 2
 """Reads at a time: one waits for the disk while the other copies."""

@@ -17,25 +17,25 @@ from penstock.buffer.local_pool import LocalBufferPool, LocalPoolStatistics
 from penstock.buffer.view import BufferOrEvent, ServableView
 from penstock.connection.handshake import Credentials
 from penstock.connection.transports import load_transport
-from penstock.environment.addresses import DataAddresses
-from penstock.environment.inputs import Channel, GatePort
 from penstock.environment.memory import HostMemory
-from penstock.environment.partitions import Partitions
+from penstock.environment.partitions.found import Partitions
+from penstock.environment.peers.addresses import DataAddresses
+from penstock.environment.ports.inputs import Channel, GatePort
 from penstock.environment.supervision import Supervisor
-from penstock.network.client import ConnectionManager
-from penstock.network.ledger import ReceiverCredit
-from penstock.network.receiver import RemoteInputChannel
-from penstock.network.server import DataServer
-from penstock.network.views import Outgoing
-from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import (
+from penstock.errors import (
     EnvironmentLostError,
     PartitionLostError,
     PartitionNotProducedError,
     PenstockError,
     SettingError,
 )
-from penstock.shuffle.settings import NetworkSettings
+from penstock.network.client import ConnectionManager
+from penstock.network.ledger import ReceiverCredit
+from penstock.network.receiver import RemoteInputChannel
+from penstock.network.server import DataServer
+from penstock.network.views import Outgoing
+from penstock.settings import NetworkSettings
+from penstock.shuffle import PartitionId
 
 log = logging.getLogger("penstock.environment")
 

@@ -13,9 +13,10 @@ from typing import Protocol
 
 from penstock.buffer import DataType
 from penstock.buffer.view import BufferOrEvent, DataListener
-from penstock.environment.chunks import fetched
-from penstock.environment.read_ahead import ReadAhead, failure_of
-from penstock.environment.reading import FileReads
+from penstock.environment.reading.chunks import fetched
+from penstock.environment.reading.file_reads import FileReads
+from penstock.environment.reading.read_ahead import ReadAhead, failure_of
+from penstock.errors import PenstockError
 from penstock.link.control import pack
 from penstock.link.frames import EXTENTS
 from penstock.partition.extent_reader import ExtentReader
@@ -24,7 +25,6 @@ from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_cursor import HybridCursor, Next
 from penstock.partition.hybrid_partition import HybridPartition
 from penstock.partition.stored import StoredRows
-from penstock.shuffle.errors import PenstockError
 
 TOGETHER = 16
 """Extents in one event: so many that the reader has something to do while the next event comes."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.connection.transport import join_host, split_host
-from penstock.shuffle.errors import SettingError
-from penstock.shuffle.settings import EnvironmentSettings
+from penstock.errors import SettingError
+from penstock.settings import EnvironmentSettings
 
 PORTS = 16
 """As many ports are tried from a fixed one on: each environment of a host needs one."""

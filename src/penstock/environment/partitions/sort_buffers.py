@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.buffer import NetworkBufferPool
-from penstock.shuffle.errors import InsufficientBuffersError, TaskCancelledError
+from penstock.errors import InsufficientBuffersError, TaskCancelledError
 
 LEAST = 1 << 20
 """Bytes below which a region would be too small to be worth its place in the index."""

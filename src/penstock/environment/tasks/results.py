@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.environment.blocking import BlockingPartition, Home
-from penstock.environment.folders import Folders, remove_folder
-from penstock.environment.hybrid import HybridResult
-from penstock.environment.sort_buffers import SortBuffers
-from penstock.environment.tasks import AttachedTask
+from penstock.environment.partitions.blocking import BlockingPartition, Home
+from penstock.environment.partitions.folders import Folders, remove_folder
+from penstock.environment.partitions.hybrid import HybridResult
+from penstock.environment.partitions.sort_buffers import SortBuffers
+from penstock.environment.tasks.attached import AttachedTask
+from penstock.errors import PartitionNotProducedError, PenstockError, ProtocolError
 from penstock.link.calls import OpenFiles
 from penstock.shuffle import EndOfPartition, PartitionId
-from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
 
 
 class ResultFiles:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from penstock.buffer import DataType
 from penstock.buffer.view import BufferOrEvent
-from penstock.environment.reading import FileReader, FileReads
-from penstock.shuffle.errors import PartitionLostError, PenstockError
+from penstock.environment.reading.file_reads import FileReader, FileReads
+from penstock.errors import PartitionLostError, PenstockError
 
 AHEAD = 4
 """Chunks a view reads ahead of its connection, where its reader has the credit for them."""

@@ -8,16 +8,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.environment.checkpoint_files import CheckpointFiles
 from penstock.environment.control import MasterLink, NoMaster
-from penstock.environment.hybrid import HybridPartitions
-from penstock.environment.hybrid_port import HybridPort
-from penstock.environment.inputs import GatePort, Reading
-from penstock.environment.outputs import PipelinedPartitions, WriterPort
-from penstock.environment.results import ResultFiles
+from penstock.environment.partitions.hybrid import HybridPartitions
+from penstock.environment.ports.hybrid_port import HybridPort
+from penstock.environment.ports.inputs import GatePort, Reading
+from penstock.environment.ports.outputs import PipelinedPartitions, WriterPort
 from penstock.environment.supervision import Supervisor
-from penstock.environment.task_registry import TaskRegistry
-from penstock.environment.tasks import AttachedTask
+from penstock.environment.tasks.attached import AttachedTask
+from penstock.environment.tasks.checkpoint_files import CheckpointFiles
+from penstock.environment.tasks.results import ResultFiles
+from penstock.environment.tasks.task_registry import TaskRegistry
+from penstock.errors import FailureKind, PenstockError, ProtocolError
 from penstock.link import calls as ask
 from penstock.link.commands import COMMANDS, Command
 from penstock.link.control import error_message
@@ -35,8 +36,6 @@ from penstock.link.master import (
 )
 from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId
-from penstock.shuffle.errors import PenstockError, ProtocolError
-from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 Answer = object | Awaitable[object]

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.buffer.view import DataListener
-from penstock.environment.file_view import FileView, LocalFileView, ServedFileView
-from penstock.environment.producers import Producers
-from penstock.environment.reading import FileReads
+from penstock.environment.partitions.file_view import FileView, LocalFileView, ServedFileView
+from penstock.environment.partitions.producers import Producers
+from penstock.environment.reading.file_reads import FileReads
+from penstock.errors import PenstockError, ProtocolError
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.partition.stored import StoredRows
 from penstock.shuffle import EndOfPartition, PartitionId
-from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.sums import sum_of
 
 READABLE = (PartitionState.FINISHED, PartitionState.CONSUMED)

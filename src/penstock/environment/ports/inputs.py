@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.buffer.view import BufferOrEvent, Resumable, SubpartitionView
-from penstock.environment.partitions import Partitions
+from penstock.environment.partitions.found import Partitions
 from penstock.environment.task_frames import TaskFrames
 from penstock.environment.turn import Turn
+from penstock.errors import PartitionNotProducedError, PenstockError, ProtocolError
 from penstock.link.calls import OpenGate
 from penstock.link.frames import FILE
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
 from penstock.shuffle.events import encode_event
 
 WINDOW = 16

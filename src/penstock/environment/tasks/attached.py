@@ -8,15 +8,15 @@ import logging
 from collections.abc import Callable
 
 from penstock.buffer import Holdings
-from penstock.environment.hybrid_port import HybridPort
-from penstock.environment.inputs import GatePort
-from penstock.environment.outputs import WriterPort
+from penstock.environment.ports.hybrid_port import HybridPort
+from penstock.environment.ports.inputs import GatePort
+from penstock.environment.ports.outputs import WriterPort
 from penstock.environment.task_frames import TaskFrames
-from penstock.environment.task_life import TASK_TABLE, TaskEvent, TaskState
+from penstock.environment.tasks.task_life import TASK_TABLE, TaskEvent, TaskState
+from penstock.errors import ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import ProtocolError
 
 log = logging.getLogger("penstock.environment")
 

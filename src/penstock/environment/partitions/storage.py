@@ -8,8 +8,8 @@ import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.environment.folders import Folders
-from penstock.environment.reading import FileReads
+from penstock.environment.partitions.folders import Folders
+from penstock.environment.reading.file_reads import FileReads
 
 THREADS = 2
 """Orders carried out at a time: one waits for the disk while another is checked."""

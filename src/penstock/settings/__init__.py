@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings under `spark.penstock.`: what they are, how they are written, and which values are refused."""
+
+from penstock.settings.concerns import (
+    LEAST_MEMORY,
+    BlockingSettings,
+    DriverSettings,
+    EnvironmentSettings,
+    EssSettings,
+    JobSettings,
+    NetworkSettings,
+    ObserveSettings,
+    RestartSettings,
+    SecuritySettings,
+    ShuffleSettings,
+    StreamingSettings,
+    TaskSettings,
+)
+from penstock.settings.settings import (
+    KEYS,
+    MODES,
+    PREFIX,
+    Settings,
+)
+from penstock.settings.values import (
+    parse_bool,
+    parse_count,
+    parse_seconds,
+    parse_size,
+)
+
+__all__ = [
+    "KEYS",
+    "LEAST_MEMORY",
+    "MODES",
+    "PREFIX",
+    "BlockingSettings",
+    "DriverSettings",
+    "EnvironmentSettings",
+    "EssSettings",
+    "JobSettings",
+    "NetworkSettings",
+    "ObserveSettings",
+    "RestartSettings",
+    "SecuritySettings",
+    "Settings",
+    "ShuffleSettings",
+    "StreamingSettings",
+    "TaskSettings",
+    "parse_bool",
+    "parse_count",
+    "parse_seconds",
+    "parse_size",
+]
