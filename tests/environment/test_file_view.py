@@ -7,19 +7,23 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.environment.partitions.blocking import BlockingPartition, Home
-from penstock.environment.partitions.file_view import ServedFileView
-from penstock.environment.partitions.folders import remove_folder
+from penstock.buffer import SegmentMemory
+from penstock.environment.memory import HostMemory, MemoryArbiter
+from penstock.environment.partitions.folders import Folders, remove_folder
 from penstock.environment.partitions.producers import Producers
+from penstock.environment.partitions.storage import Storage
+from penstock.environment.partitions.stored import StoredPartitions, StoredResult
+from penstock.environment.partitions.views import ServedView
 from penstock.environment.reading.file_reads import FileReads
 from penstock.environment.reading.read_ahead import AHEAD
 from penstock.errors import IncompleteDataError, PartitionExpiredError, PartitionLostError
+from penstock.link.rendezvous import Rendezvous
 from penstock.partition.extents import data_name
 from penstock.partition.file_output import FileOptions
 from penstock.partition.hash_writer import HashWriter
@@ -29,7 +33,8 @@ from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
-from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId
+from penstock.settings import BlockingSettings
+from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import decode_event
 from penstock.shuffle.sums import sum_of
 
@@ -56,32 +61,45 @@ def batches_of(subpartition: int) -> Iterator[pa.RecordBatch]:
 class Bench:
     """A finished partition and its reads."""
 
-    partition: BlockingPartition
+    partition: StoredResult
     registry: PartitionRegistry
     reads: FileReads
+    storage: Storage
+    memory: HostMemory
     ends: list[EndOfPartition]
-    removed: list[Path] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return Path(self.partition.folder)
+
+    async def close(self) -> None:
+        """Close its parts."""
+        await self.storage.close()
+        await self.reads.close()
+        self.memory.close()
 
 
 Layout = type[HashWriter | SortMergeWriter]
 
 
-def make(folder: Path, layout: Layout, chunks: int = 4) -> Bench:
+async def make(folder: Path, layout: Layout, chunks: int = 4) -> Bench:
     """Write a partition, and finish it."""
-    folder.mkdir()
     registry, reads = PartitionRegistry("here"), FileReads(chunks * CHUNK, CHUNK)
-    removed: list[Path] = []
-    home = Home(Producers("here", registry, lambda _: None), reads, removed.append)
-    partition = BlockingPartition(PARTITION, SUBPARTITIONS, folder, home)
-    registry.register(partition)
+    storage = Storage(Folders(Rendezvous(folder), BlockingSettings()), reads, 0)
+    memory = HostMemory.of(SegmentMemory.create(1, CHUNK, "test"))
+    producers = Producers("here", registry, lambda _: None)
+    partitions = StoredPartitions(producers, memory, MemoryArbiter(memory, lambda: None), storage)
+    partition = partitions.register(PARTITION, SUBPARTITIONS, PartitionKind.BLOCKING_SORT_MERGE)
+    made = Path(await partition.make_folder())
     partition.begin()
-    writer = layout(folder, SCHEMA, PARTITION, SUBPARTITIONS, FileOptions(sort_buffer=40_000))
+    writer = layout(made, SCHEMA, PARTITION, SUBPARTITIONS, FileOptions(sort_buffer=40_000))
     for turn in zip(*(batches_of(subpartition) for subpartition in range(SUBPARTITIONS)), strict=True):
         for subpartition, batch in enumerate(turn):
             writer.write(batch, subpartition)
     ends = list(writer.finish())
-    partition.finish(ends)
-    return Bench(partition, registry, reads, ends, removed)
+    partition.finish_indexed(ends)
+    return Bench(partition, registry, reads, storage, memory, ends)
 
 
 class Reader:
@@ -93,7 +111,7 @@ class Reader:
         self.rows: list[int] = []
         self.events: list[object] = []
         self.most_ready = 0
-        self.view: ServedFileView = bench.partition.create_view(first, self.look, count)
+        self.view: ServedView = bench.partition.create_view(first, self.look, count)
         self.credit = 0
         self.grant(credit)
 
@@ -133,16 +151,16 @@ async def until(condition: Callable[[], bool], readers: list[Reader]) -> None:
             reader.take()
 
 
-def run(bench_of: Callable[[], Bench], body: Callable[[Bench], Awaitable[None]]) -> None:
+def run(bench_of: Callable[[], Awaitable[Bench]], body: Callable[[Bench], Awaitable[None]]) -> None:
     """A test's loop; reads are closed after it and nothing is held."""
 
     async def main() -> None:
-        bench = bench_of()
+        bench = await bench_of()
         try:
             await body(bench)
             await until(lambda: bench.reads.bytes_held == 0, [])
         finally:
-            await bench.reads.close()
+            await bench.close()
 
     asyncio.run(main())
 
@@ -173,7 +191,7 @@ def test_many_readers_get_their_ranges_within_the_memory(tmp_path: Path, layout:
             reader.view.release()
         assert bench.partition.state is PartitionState.CONSUMED
 
-    run(lambda: make(tmp_path / "p", layout), body)
+    run(lambda: make(tmp_path, layout), body)
 
 
 @pytest.mark.parametrize("layout", [HashWriter, SortMergeWriter])
@@ -190,20 +208,20 @@ def test_readers_without_credit_hold_no_memory(tmp_path: Path, layout: Layout) -
         await until(lambda: len(idle[0].events) == 2, [idle[0]])
         assert idle[0].rows == rows_of(0)
 
-    run(lambda: make(tmp_path / "p", layout), body)
+    run(lambda: make(tmp_path, layout), body)
 
 
 def test_a_file_is_read_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of all subpartitions, opened from the last to the first: the file is gone through once or twice."""
     offsets: list[int] = []
-    read = ServedFileView.read
+    read = ServedView.read
 
-    def noted(view: ServedFileView) -> bytes | None:
+    def noted(view: ServedView) -> bytes | None:
         if view.place[1]:
             offsets.append(view.place[1])
         return read(view)
 
-    monkeypatch.setattr(ServedFileView, "read", noted)
+    monkeypatch.setattr(ServedView, "read", noted)
 
     async def body(bench: Bench) -> None:
         readers = [Reader(bench, first, 1, credit=AHEAD) for first in reversed(range(SUBPARTITIONS))]
@@ -212,7 +230,7 @@ def test_a_file_is_read_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert len(offsets) >= SUBPARTITIONS * ROWS * 8 // CHUNK
         assert turns <= len(offsets) // 5
 
-    run(lambda: make(tmp_path / "p", SortMergeWriter, chunks=16), body)
+    run(lambda: make(tmp_path, SortMergeWriter, chunks=16), body)
 
 
 def test_a_reader_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) -> None:
@@ -226,7 +244,7 @@ def test_a_reader_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) ->
         assert reader.view.poll() is None
         assert not reader.view.is_available
 
-    run(lambda: make(tmp_path / "p", SortMergeWriter), body)
+    run(lambda: make(tmp_path, SortMergeWriter), body)
 
 
 @pytest.mark.parametrize("layout", [HashWriter, SortMergeWriter])
@@ -234,7 +252,7 @@ def test_a_damaged_file_is_the_readers_error(tmp_path: Path, layout: Layout) -> 
     """A flipped bit is IncompleteDataError with partition, attempt, host and file; the others go on."""
 
     async def body(bench: Bench) -> None:
-        path = bench.partition.folder / data_name(0)
+        path = bench.folder / data_name(0)
         data = bytearray(path.read_bytes())
         data[len(data) // 3 if layout is HashWriter else 400] ^= 4
         path.write_bytes(data)
@@ -245,9 +263,9 @@ def test_a_damaged_file_is_the_readers_error(tmp_path: Path, layout: Layout) -> 
             assert part in str(damaged.view.failure)
         sound = Reader(bench, SUBPARTITIONS - 1, 1, credit=2)
         await until(lambda: len(sound.events) == 2, [sound])
-        assert bench.partition.is_readable
+        assert not bench.partition.state.is_end
 
-    run(lambda: make(tmp_path / "p", layout), body)
+    run(lambda: make(tmp_path, layout), body)
 
 
 @pytest.mark.parametrize("layout", [HashWriter, SortMergeWriter])
@@ -255,16 +273,16 @@ def test_a_missing_file_loses_the_partition(tmp_path: Path, layout: Layout) -> N
     """The reader that finds it gone gets PartitionLostError, and so does everybody after it."""
 
     async def body(bench: Bench) -> None:
-        (bench.partition.folder / data_name(0)).unlink()
+        (bench.folder / data_name(0)).unlink()
         reader = Reader(bench, 0, 1, credit=2)
         await until(lambda: reader.view.failure is not None, [reader])
         assert isinstance(reader.view.failure, PartitionLostError)
-        assert str(bench.partition.folder / data_name(0)) in str(reader.view.failure)
+        assert str(bench.folder / data_name(0)) in str(reader.view.failure)
         with pytest.raises(PartitionLostError, match=str(PARTITION)):
-            bench.registry.request(PARTITION, 0, lambda: None)
-        assert bench.removed == [bench.partition.folder]
+            bench.registry.find(PARTITION)
+        await until(lambda: not bench.folder.exists(), [])
 
-    run(lambda: make(tmp_path / "p", layout), body)
+    run(lambda: make(tmp_path, layout), body)
 
 
 def test_a_reader_in_mid_data_outlives_the_partition_or_hears_how_it_ended(tmp_path: Path) -> None:
@@ -274,8 +292,8 @@ def test_a_reader_in_mid_data_outlives_the_partition_or_hears_how_it_ended(tmp_p
         reader = Reader(bench, 0, SUBPARTITIONS, credit=1)
         await until(lambda: len(reader.view._ahead) == 1, [])
         bench.registry.expire([PARTITION])
-        remove_folder(bench.partition.folder)
+        remove_folder(bench.folder)
         await until(lambda: reader.view.failure is not None, [reader])
         assert isinstance(reader.view.failure, PartitionExpiredError)
 
-    run(lambda: make(tmp_path / "p", HashWriter), body)
+    run(lambda: make(tmp_path, HashWriter), body)

@@ -23,7 +23,7 @@ from penstock.link.frames import FINISHED
 from penstock.network.frames import payload_checksum
 from penstock.network.messages import BacklogAnnouncement, BufferHeader, BufferResponse
 from penstock.network.receiver import ChannelRequest, ConnectionCore
-from penstock.partition.hybrid_cursor import Next
+from penstock.partition.stored_cursor import Next
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import encode_event
 from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
@@ -41,7 +41,7 @@ class Task:
         partition = PartitionId(DatasetId("job", 0), number, 1)
         request = OpenWriter(number, PRODUCER, partition, subpartitions, False, PartitionKind.HYBRID_FULL)
         line: Any = self
-        self.port = HybridPort(host.hybrid, line, self._holdings, request)
+        self.port = HybridPort(host.stored, line, self._holdings, request)
         self.result = self.port.partition
 
     def grant(self, port: int, segment: int) -> None:
@@ -88,8 +88,8 @@ def memory(folder: Path, segments: int, test: Callable[[Host], Awaitable[None]])
         try:
             await test(host)
             for result in list(host.arbiter._holders):
-                if result.port is not None:
-                    result.port.fail("the test is over")
+                if result.writer is not None:
+                    result.writer.fail("the test is over")
                 result.release()
             host.memory.pool.check()
         finally:
@@ -99,22 +99,22 @@ def memory(folder: Path, segments: int, test: Callable[[Host], Awaitable[None]])
 
 
 def test_readers_that_stand_still_keep_nobody_from_what_is_free(tmp_path: Path) -> None:
-    """Much is lent when the writer's share shrinks to less than that: it gets a segment beyond its share."""
+    """Much is leased when the writer's share shrinks to less than that: it gets a segment beyond its share."""
 
     async def test(host: Host) -> None:
         task = Task(host, 1, 4)
-        cursor = task.result.core.open(0, 1, lambda: None)
-        while task.result.core.lent < 24:
+        cursor = task.result.open(0, 1, lambda: None)
+        while task.result.core.leased < 24:
             task.ship(0)
-            assert cursor.look() is Next.MEMORY
-            cursor.take()
+            assert task.result.look(cursor) is Next.MEMORY
+            task.result.take(cursor)
         for subpartition in (1, 2, 3):
             task.begin(subpartition)
         for guaranteed in (25, 25, 8):
             host.memory.pool.reserve_exclusive(guaranteed)
         task.ship_all(0)
         await task.overdraw()
-        assert task.result.core.lent == 24
+        assert task.result.core.leased == 24
 
     memory(tmp_path / "host", 64, test)
 

@@ -10,17 +10,16 @@ import pytest
 
 from penstock.buffer import BufferSlice
 from penstock.buffer.view import CreditListener, Resumable, SubpartitionView
-from penstock.environment.partitions.hybrid import HybridResult
-from penstock.environment.partitions.hybrid_views import LocalHybridView, ServedHybridView
+from penstock.environment.partitions.stored import StoredResult
+from penstock.environment.partitions.views import LocalView, ServedView
 from penstock.errors import IncompleteDataError
-from penstock.link.calls import OpenWriter
 from penstock.link.control import unpack
-from penstock.link.frames import EXTENTS, FILE
+from penstock.link.frames import IN_FILES
 from penstock.partition.extents import OWN, Extent, data_name
 from penstock.partition.stretched_file import StretchedFile
 from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import decode_event
-from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
+from small_hosts import SEGMENT, eventually, host_of, on_loop
 
 SEGMENTS = 32
 PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
@@ -34,7 +33,8 @@ class Bench:
         self.host = host_of(folder, SEGMENTS)
         self.pool = self.host.memory.pool.create_local_pool(1, SEGMENTS, owner="the test")
         self.writer = self.host.memory.references.attach("the test")
-        self.result: HybridResult = self.host.hybrid.register(OpenWriter(1, PRODUCER, PARTITION, 2, False, kind))
+        self.result: StoredResult = self.host.stored.register(PARTITION, 2, kind)
+        self.result.hold()
         self.written = [b"", b""]
         self.own: StretchedFile | None = None
 
@@ -46,7 +46,7 @@ class Bench:
         self.host.memory.segments.view(segment)[:] = bytes([byte]) * SEGMENT
         piece = BufferSlice(segment, 0, SEGMENT, finished=True)
         self.writer.commit(piece, 1)
-        self.result.core.add(subpartition, piece)
+        self.result.add(subpartition, piece)
         self.written[subpartition] += bytes([byte]) * SEGMENT
 
     async def store(self, subpartition: int, byte: int, size: int) -> Extent:
@@ -60,7 +60,7 @@ class Bench:
         self.own.write([(subpartition, [memoryview(data)])])
         ((target, extent),) = self.own.take()
         assert (target, extent.length) == (subpartition, size)
-        self.result.core.add_stored(subpartition, extent)
+        self.result.add_stored(subpartition, extent)
         self.written[subpartition] += data
         return extent
 
@@ -69,10 +69,10 @@ class Bench:
         if self.own is not None:
             self.own.close()
         for subpartition, data in enumerate(self.written):
-            self.result.core.end_subpartition(subpartition, EndOfPartition(len(data), len(data), 0))
-        self.result.core.finish()
-        self.result.core.settle()
-        self.result.core.close_producer()
+            self.result.end_subpartition(subpartition, EndOfPartition(len(data), len(data), 0))
+        self.result.finish()
+        self.result.settle()
+        self.result.close_producer()
 
     async def close(self) -> None:
         """Nothing is held after the partition."""
@@ -107,7 +107,7 @@ class Reader:
         self.called = True
         self.files = self.longest = 0
         make = bench.result.create_view if served else bench.result.create_local_view
-        self.view: SubpartitionView = make(first, self._call, count) if served else make(first, count, self._call)  # type: ignore[arg-type]
+        self.view: SubpartitionView = make(first, self._call, count)
 
     def _call(self) -> None:
         self.called = True
@@ -127,7 +127,7 @@ class Reader:
                 piece = item.payload
                 self.data += bytes(self.bench.host.memory.segments.view(piece.segment, piece.offset, piece.length))
                 self.bench.host.memory.references.release(piece.segment)
-            elif item.data_type == EXTENTS:
+            elif item.data_type == IN_FILES:
                 self._read(unpack(item.payload))
             elif item.is_buffer:
                 self.data += item.payload
@@ -192,7 +192,7 @@ def test_memory_and_storage_take_turns(tmp_path: Path, served: bool) -> None:
             for number in range(5):
                 bench.write(0, 10 * turn + number)
             if turn % 2 == 0:
-                bench.result.core.relieve(SEGMENTS)
+                bench.result.relieve(SEGMENTS)
                 await eventually(lambda: bench.result.core.held == 0, "memory to be given up")
             if turn == 1:
                 reader.take()
@@ -212,17 +212,17 @@ def test_a_stored_partition_is_read_by_its_index(tmp_path: Path, served: bool) -
     async def test() -> None:
         bench = Bench(tmp_path / "host")
         early = Reader(bench, served)
-        assert isinstance(early.view, ServedHybridView | LocalHybridView)
+        assert isinstance(early.view, ServedView | LocalView)
         for number in range(6):
             bench.write(number % 2, number)
         bench.finish()
-        await eventually(lambda: bench.result._is_indexed, "the index")
+        await eventually(lambda: bench.result.core.is_indexed, "the index")
         assert files(tmp_path) == ["data.0", "index"]
         await eventually(lambda: not bench.host.arbiter.held and bench.host.memory.pool.free == SEGMENTS, "memory")
         late = bench.host.partitions.local_view(PARTITION, 0, 2, lambda: None)
         item = late.poll()
         assert item is not None
-        assert item.data_type == FILE
+        assert item.data_type == IN_FILES
         assert unpack(item.payload)["range"] == (0, 2)  # type: ignore[arg-type]
         late.release()
         early.grant(2)
@@ -285,7 +285,7 @@ def test_a_reader_that_leaves_while_its_extent_is_read_leaves_nothing(tmp_path: 
         bench = Bench(tmp_path / "host")
         for number in range(8):
             bench.write(0, number)
-        bench.result.core.relieve(SEGMENTS)
+        bench.result.relieve(SEGMENTS)
         await eventually(lambda: bench.result.core.held == 0, "memory to be given up")
         reader = Reader(bench, served=True)
         reader.grant(4)

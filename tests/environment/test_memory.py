@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.buffer import SegmentMemory
-from penstock.environment.memory import AHEAD_SHARE, LEND_SHARE, HostMemory, MemoryArbiter
+from penstock.environment.memory import AHEAD_SHARE, LEASE_SHARE, HostMemory, MemoryArbiter
 
 SEGMENTS = 32
 
@@ -81,19 +81,19 @@ def spend(memory: HostMemory, free: int) -> None:
     assert memory.pool.free == free
 
 
-def test_all_readers_together_are_lent_half(books: Books) -> None:
-    """And what comes back may be lent again; only who waits is worth a turn."""
+def test_all_readers_together_are_leased_half(books: Books) -> None:
+    """And what comes back may be leased again; only who waits is worth a turn."""
     arbiter = books.arbiter
     pool = books.memory.pool.create_local_pool(1, SEGMENTS, owner="the test")
     segment = pool.request()
     assert segment is not None
     books.memory.references.receive(segment, pool)
-    for _ in range(SEGMENTS // LEND_SHARE):
-        assert arbiter.may_lend
-        arbiter.lend(segment)
-    assert not arbiter.may_lend
+    for _ in range(SEGMENTS // LEASE_SHARE):
+        assert arbiter.may_lease
+        arbiter.lease(segment)
+    assert not arbiter.may_lease
     arbiter.returned()
-    assert arbiter.may_lend
+    assert arbiter.may_lease
     assert books.wakes == 0
     arbiter.wait(Writer())
     arbiter.returned()

@@ -17,8 +17,8 @@ from penstock.errors import (
     ProducerFailedError,
     ProtocolError,
 )
-from penstock.partition.hybrid_cursor import Next
 from penstock.partition.lifecycle import PartitionState
+from penstock.partition.stored_cursor import CursorState, Next
 from penstock.shuffle import EndOfData, EndOfPartition
 
 KINDS = pytest.mark.parametrize("keeps", [True, False], ids=["full", "selective"])
@@ -80,10 +80,10 @@ def test_what_is_kept_is_read_again_by_several_readers_and_late_ones() -> None:
         reader.read_all()
         assert reader.numbers == reader.expected()
         assert len(reader.events) == 2
-        reader.cursor.release()
+        reader.leave()
     assert "stored" in world.log
     assert world.partition.state is PartitionState.CONSUMED
-    world.partition.close_producer()
+    world.close_producer()
     assert world.partition.state is PartitionState.CONSUMED, "reading it takes nothing away"
 
 
@@ -122,7 +122,7 @@ def test_selective_stores_first_what_is_needed_last() -> None:
     Reader(world, 0)
     for number in range(6):
         assert world.write(number % 2)
-    world.partition.relieve(3)
+    world.relieve(3)
     (order,) = world.orders
     assert {item.subpartition for run in order.runs for item in run} == {1}
 
@@ -134,11 +134,11 @@ def test_selective_refuses_a_second_reader_and_says_what_to_do() -> None:
     for first, count in ((1, 1), (0, 2), (1, 2), (0, 3)):
         with pytest.raises(PartitionError, match=r'job-e1.*read once.*mode="hybrid"'):
             Reader(world, first, count)
-    reader.cursor.release()
+    reader.leave()
     with pytest.raises(PartitionError, match="read once"):
         Reader(world, 1)
-    Reader(world, 2).cursor.release()
-    Reader(world, 0).cursor.release()
+    Reader(world, 2).leave()
+    Reader(world, 0).leave()
     assert world.partition.state is PartitionState.CONSUMED
 
 
@@ -147,13 +147,13 @@ def test_selective_is_released_when_all_have_left_and_the_producer_has_closed() 
     world = World(keeps=False)
     readers = [Reader(world, 0), Reader(world, 1)]
     for reader in readers:
-        reader.cursor.release()
+        reader.leave()
     for number in range(50):
         assert world.write(number % 2 if number % 3 else None)
     assert not world.orders
     world.finish()
     assert not world.partition.state.is_end
-    world.partition.close_producer()
+    world.close_producer()
     assert world.partition.state is PartitionState.RELEASED
     assert world.network.free == 8
 
@@ -166,7 +166,7 @@ def test_broadcast_data_is_there_once(keeps: bool) -> None:
         while not world.write(None):
             world.carry_out()
     world.finish()
-    world.partition.relieve(8)
+    world.relieve(8)
     world.settle()
     assert len(world.storage) == 20 * SIZE
     assert world.network.free == 8
@@ -174,7 +174,7 @@ def test_broadcast_data_is_there_once(keeps: bool) -> None:
         reader = Reader(world, subpartition)
         reader.read_all()
         assert len(reader.events) == 2
-        reader.cursor.release()
+        reader.leave()
 
 
 @KINDS
@@ -184,16 +184,16 @@ def test_a_failure_reaches_readers_and_gives_everything_back(keeps: bool) -> Non
     reader = Reader(world)
     for number in range(5):
         world.write(number % 2)
-    world.partition.relieve(2)
+    world.relieve(2)
     order = world.orders.popleft()
-    world.partition.fail("the disk is full")
+    world.fail("the disk is full")
     assert isinstance(reader.cursor.failure, ProducerFailedError)
-    assert reader.cursor.look() is Next.NOTHING
+    assert reader.look() is Next.NOTHING
     assert reader.calls > 0
     with pytest.raises(ProducerFailedError, match="the disk is full"):
         Reader(world)
     assert world.network.free < 6, "what a thread still reads must not be written over"
-    world.partition.spilled(order, ())
+    world.give_up(order)
     assert world.network.free == 6
     assert world.log[-1] == "failed"
 
@@ -203,7 +203,7 @@ def test_a_closed_writer_that_did_not_finish_has_failed() -> None:
     world = World()
     reader = Reader(world)
     world.write(0)
-    world.partition.close_producer()
+    world.close_producer()
     assert isinstance(reader.cursor.failure, ProducerFailedError)
 
 
@@ -233,7 +233,7 @@ def test_what_does_not_keep_to_the_protocol_is_refused() -> None:
         world.partition.end_subpartition(0, EndOfPartition(0, 0, 0))
     with pytest.raises(ProtocolError, match="after it has finished"):
         world.write(1)
-    world.partition.release()
+    world.release()
     with pytest.raises(PartitionReleasedError):
         Reader(world)
 
@@ -244,10 +244,10 @@ def test_forgetting_what_lies_in_an_open_segment_does_not_count() -> None:
     for _ in range(3):
         world.write(0)
     world.write(0, SIZE // 2)
-    assert Reader(world).step() is Next.NOTHING, "it may not be lent anything, so all is stored for it"
+    assert Reader(world).step() is Next.NOTHING, "it may not be leased anything, so all is stored for it"
     world.settle()
     assert (world.partition.held, world.network.free) == (4, 4)
-    world.partition.relieve(1)
+    world.relieve(1)
     assert world.network.free == 5
     assert not world.orders
 
@@ -260,7 +260,7 @@ def test_a_reader_leaves_out_what_it_has_of_an_extent() -> None:
         world.write(0, SIZE // 2)
     assert reader.step() is Next.MEMORY
     world.settle()
-    world.partition.relieve(8)
+    world.relieve(8)
     world.settle()
     assert reader.step() is Next.STORED
     assert reader.numbers == world.written[0][: len(reader.numbers)]
@@ -268,7 +268,7 @@ def test_a_reader_leaves_out_what_it_has_of_an_extent() -> None:
 
 
 def test_a_waiting_reader_is_called_when_something_is_given_back() -> None:
-    """A slice that may be lent again need not be stored first."""
+    """A slice that may be leased again need not be stored first."""
     world = World(subpartitions=2, limit=1)
     taker, waiter = Reader(world, 0), Reader(world, 1)
     world.write(0)
@@ -319,8 +319,8 @@ class Interleaving:
             return
         target = self.random.randrange(len(self.world.written)) if self.random.random() < 0.8 else None
         if not self.world.write(target, PIECE * self.random.randint(1, SIZE // PIECE)):
-            lent = sum(len(reader.held) for reader in [*self.readers, *self.gone])
-            assert self.world.orders or not self.lives or lent, "stuck: no memory, nothing being stored"
+            leased = sum(len(reader.held) for reader in [*self.readers, *self.gone])
+            assert self.world.orders or not self.lives or leased, "stuck: no memory, nothing being stored"
 
     def store(self) -> None:
         """The producer stores something by itself, for one or for all."""
@@ -333,7 +333,7 @@ class Interleaving:
         if self.world.orders and self.lives:
             self.world.carry_out()
         elif self.world.orders:
-            self.world.partition.spilled(self.world.orders.popleft(), ())
+            self.world.give_up(self.world.orders.popleft())
 
     def arrive(self) -> None:
         """A reader comes; a selective partition may refuse it."""
@@ -351,7 +351,11 @@ class Interleaving:
         if self.readers:
             reader = self.random.choice(self.readers)
             for _ in range(self.random.randint(1, 5)):
-                if reader.step(self.random.randint(1, 4)) is Next.NOTHING and reader.cursor.is_blocked and self.lives:
+                if (
+                    reader.step(self.random.randint(1, 4)) is Next.NOTHING
+                    and reader.cursor.state is CursorState.WAITING
+                    and self.lives
+                ):
                     before = reader.calls
                     assert self.world.orders, "a reader waits for storage, and nothing is being stored"
                     self.world.carry_out()
@@ -367,24 +371,24 @@ class Interleaving:
         """A reader leaves, wherever it is."""
         if self.readers:
             reader = self.readers.pop(self.random.randrange(len(self.readers)))
-            reader.cursor.release()
-            reader.cursor.release()
+            reader.leave()
+            reader.leave()
             self.gone.append(reader)
 
     def press(self) -> None:
         """Somebody needs memory."""
-        self.world.partition.relieve(self.random.randint(1, 9))
+        self.world.relieve(self.random.randint(1, 9))
 
     def finish(self) -> None:
         """The producer ends."""
         if self.lives and not self.world.partition.is_finished:
             self.world.finish()
-            self.world.partition.close_producer()
+            self.world.close_producer()
 
     def end(self) -> None:
         """The partition ends before its time."""
         if self.lives:
-            how = self.random.choice([self.world.partition.release, self.world.partition.fail])
+            how = self.random.choice([self.world.release, self.world.fail])
             how("the test says so")
             assert all(reader.cursor.failure is not None for reader in self.readers)
 
@@ -392,7 +396,7 @@ class Interleaving:
         """No segment is lost, doubled, or written over while somebody reads it (readers compare the bytes)."""
         self.world.check()
         held = sum(len(reader.held) for reader in [*self.readers, *self.gone])
-        assert self.world.partition.lent == held <= self.world.limit
+        assert self.world.partition.leased == held <= self.world.limit
 
     def close(self) -> None:
         """Every reader reads to its end; then all memory is free."""
@@ -405,12 +409,12 @@ class Interleaving:
             reader.read_all()
             assert reader.numbers == reader.expected()
             assert len(reader.events) == 2
-            reader.cursor.release()
+            reader.leave()
         if self.lives:
             world.settle()
-        world.partition.release()
+        world.release()
         while world.orders:
-            world.partition.spilled(world.orders.popleft(), ())
+            world.give_up(world.orders.popleft())
         world.give_up_segment()
         self.check()
         assert world.network.free == world.network.total

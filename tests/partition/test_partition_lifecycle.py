@@ -21,6 +21,7 @@ from penstock.partition.lifecycle import (
     ProducerEvent,
     ProducerState,
 )
+from penstock.partition.stored_cursor import CURSOR_TABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "partition-lifecycle.md"
 
@@ -91,6 +92,11 @@ def test_all_pairs_missing_from_the_table_are_refused() -> None:
 def test_page_shows_the_making() -> None:
     """So is the table of its making."""
     assert as_markdown(PRODUCER_TABLE) in PAGE.read_text()
+
+
+def test_page_shows_a_reader() -> None:
+    """And the table of one who reads a stored partition."""
+    assert as_markdown(CURSOR_TABLE) in PAGE.read_text()
 
 
 def test_a_producer_may_always_leave() -> None:

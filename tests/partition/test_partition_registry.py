@@ -44,7 +44,7 @@ def partition(identity: PartitionId, registry: PartitionRegistry | None = None) 
 def answer(registry: PartitionRegistry, identity: PartitionId) -> type[PenstockError] | None:
     """The type of the answer to a request; None is a view."""
     try:
-        view = registry.request(identity, 0, lambda: None)
+        view = registry.find(identity).create_view(0, lambda: None)
     except PenstockError as error:
         return type(error) if str(identity) in str(error) else None
     view.release()
@@ -99,20 +99,21 @@ def test_answers_are_distinct() -> None:
             PartitionNotProducedError,
         ]
         with pytest.raises(ProducerFailedError, match=r"host-a.*RuntimeError: boom"):
-            registry.request(ids[3], 0, lambda: None)
+            registry.find(ids[3])
         assert registry.occupying() == []
 
 
 def test_a_range_is_the_partitions_business_and_an_answer_needs_no_view() -> None:
-    """A pipelined partition refuses a range; `answer` is None of a living one, else what a reader would be told."""
+    """A pipelined partition refuses a range; one that is gone, or was never there, is not found."""
     registry = PartitionRegistry("host-a")
     registry.register(partition(name(), registry))
     with pytest.raises(ProtocolError, match="pipelined"):
-        registry.request(name(), 0, lambda: None, 2)
-    assert registry.answer(name()) is None
+        registry.find(name()).create_view(0, lambda: None, 2)
     registry.expire([name()])
-    assert isinstance(registry.answer(name()), PartitionExpiredError)
-    assert isinstance(registry.answer(name(index=3)), PartitionNotProducedError)
+    with pytest.raises(PartitionExpiredError):
+        registry.find(name())
+    with pytest.raises(PartitionNotProducedError):
+        registry.find(name(index=3))
 
 
 def test_first_end_is_remembered() -> None:

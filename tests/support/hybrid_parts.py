@@ -10,10 +10,11 @@ from collections import deque
 
 from penstock.buffer import BufferSlice, NetworkBufferPool, SegmentReferences
 from penstock.partition.extents import BROADCAST, Extent
-from penstock.partition.hybrid_cursor import HybridCursor, Next
-from penstock.partition.hybrid_items import SpillOrder
-from penstock.partition.hybrid_partition import HybridPartition, HybridRules
-from penstock.partition.lifecycle import PartitionState
+from penstock.partition.instructions import Announce, Recycle, Remove, StoreRuns, Wake, WriteIndex
+from penstock.partition.stored_cursor import Next, StoredCursor
+from penstock.partition.stored_items import SpillOrder
+from penstock.partition.stored_partition import StoredPartition
+from penstock.partition.storing import StoredRules
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 from penstock.shuffle.events import decode_event
 
@@ -41,50 +42,71 @@ class World:
         self.written: list[list[int]] = [[] for _ in range(subpartitions)]
         self.open: tuple[int, int] | None = None
         self.number = 0
-        self.partition = HybridPartition(ID, subpartitions, HybridRules(keeps, SIZE), self, "host-a")
+        self.partition = StoredPartition(ID, subpartitions, StoredRules(keeps, SIZE), "host-a")
 
-    def on_share(self, piece: BufferSlice) -> None:
-        """One reference more."""
-        self.references.add(piece.segment)
+    def obey(self) -> None:
+        """Carry out what the partition says; an order is kept until the test does."""
+        instructions = self.partition.instructions
+        while instructions:
+            match instructions.popleft():
+                case Recycle(pieces):
+                    self.partition.recycled(sum(map(self.recycle, pieces)))
+                case StoreRuns(order):
+                    assert order.runs
+                    assert not self.orders, "two orders at once"
+                    self.orders.append(order)
+                case Wake(listener):
+                    listener()
+                case WriteIndex():
+                    self.log.append("stored")
+                case Announce():
+                    self.log.append("consumable")
+                case Remove(state):
+                    self.log.append(state.value)
 
-    def on_returned(self) -> None:
-        """Nobody waits for that here."""
-
-    def on_recycle(self, piece: BufferSlice) -> bool:
+    def recycle(self, piece: BufferSlice) -> bool:
         """One reference less; a free segment is overwritten."""
         is_free = self.references.release(piece.segment)
         if is_free:
             self.memory[piece.segment][:] = b"\xff" * SIZE
         return is_free
 
-    def on_spill(self, order: SpillOrder) -> None:
-        """Keep the order until the test carries it out."""
-        assert order.runs
-        assert not self.orders, "two orders at once"
-        self.orders.append(order)
-
-    def on_stored(self) -> None:
-        """Note it."""
-        self.log.append("stored")
-
-    def on_consumable(self) -> None:
-        """Note it."""
-        self.log.append("consumable")
-
-    def on_end(self, state: PartitionState) -> None:
-        """Note it."""
-        self.log.append(state.value)
-
-    def may_lend(self, lent: int) -> bool:
+    @property
+    def may_lease(self) -> bool:
         """Up to the limit."""
-        return lent < self.limit
+        return self.partition.leased < self.limit
+
+    def relieve(self, segments: int) -> None:
+        """Somebody needs memory."""
+        self.partition.relieve(segments)
+        self.obey()
+
+    def release(self, cause: str = "") -> None:
+        """Nobody needs the partition any more."""
+        self.partition.release(cause)
+        self.obey()
+
+    def fail(self, cause: str) -> None:
+        """The producer has failed."""
+        self.partition.fail(cause)
+        self.obey()
+
+    def close_producer(self) -> None:
+        """The producer lets go."""
+        self.partition.close_producer()
+        self.obey()
+
+    def give_up(self, order: SpillOrder) -> None:
+        """An order is not carried out, as the partition has ended."""
+        self.partition.stored(order, ())
+        self.obey()
 
     def write(self, subpartition: int | None, length: int = SIZE) -> bool:
         """Write a slice to a subpartition, or to all; False where there is no memory for it."""
         if self.open is None:
             segment = self.pool.request()
             if segment is None:
-                self.partition.relieve(1)
+                self.relieve(1)
                 segment = self.pool.request()
             if segment is None:
                 return False
@@ -99,14 +121,15 @@ class World:
         piece = BufferSlice(segment, offset, length, finished)
         self.writer.commit(piece, 1)
         if self.partition.state.is_end:
-            self.on_recycle(piece)
+            self.recycle(piece)
         elif subpartition is None:
             for log in self.written:
                 log.extend([self.number] * (length // PIECE))
-            self.partition.broadcast(piece)
+            self.partition.add(BROADCAST, piece)
         else:
             self.written[subpartition] += [self.number] * (length // PIECE)
             self.partition.add(subpartition, piece)
+        self.obey()
         return True
 
     def store(self, subpartition: int | None, length: int = SIZE) -> None:
@@ -119,6 +142,7 @@ class World:
         if not self.partition.state.is_end:
             extent = Extent(1, begin, len(self.storage) - begin, 0)
             self.partition.add_stored(BROADCAST if subpartition is None else subpartition, extent)
+            self.obey()
 
     def finish(self) -> None:
         """The writer ends, and nobody asks for the partition's end for a while."""
@@ -127,6 +151,7 @@ class World:
             self.partition.end_subpartition(subpartition, EndOfPartition(len(log), 0, sum(log)))
         self.partition.finish()
         self.partition.settle()
+        self.obey()
 
     def give_up_segment(self) -> None:
         """The writer gives back what it has begun."""
@@ -146,7 +171,8 @@ class World:
                 self.storage += self.memory[segment][offset : offset + length]
             assert len(self.storage) - begin <= SIZE, "an extent is longer than a segment"
             extents.append(Extent(0, begin, len(self.storage) - begin, 0))
-        self.partition.spilled(order, extents)
+        self.partition.stored(order, extents)
+        self.obey()
 
     def settle(self) -> None:
         """Carry out orders until there are none."""
@@ -155,7 +181,7 @@ class World:
 
     def check(self) -> None:
         """All books are straight."""
-        self.partition._books.check()
+        self.partition._storing.books.check()
         self.references.check()
         self.network.check()
 
@@ -170,7 +196,7 @@ class Reader:
         self.events: list[object] = []
         self.held: deque[BufferSlice] = deque()
         self.calls = 0
-        self.cursor: HybridCursor = world.partition.open(first, count, self._listen)
+        self.cursor: StoredCursor = world.partition.open(first, count, self._listen)
 
     def _listen(self) -> None:
         self.calls += 1
@@ -180,21 +206,35 @@ class Reader:
         logs = self.world.written[self.first : self.first + self.count]
         return [number for log in logs for number in log]
 
+    def look(self) -> Next:
+        """The kind of thing that comes next."""
+        found = self.world.partition.look(self.cursor, may_lease=self.world.may_lease)
+        self.world.obey()
+        return found
+
     def step(self, most: int = 1) -> Next:
         """Take one thing, if there is one."""
-        found = self.cursor.look()
+        world, partition = self.world, self.world.partition
+        found = self.look()
         if found is Next.MEMORY:
-            item = self.cursor.take()
-            piece = item.payload
-            assert isinstance(piece, BufferSlice)
+            piece = partition.take(self.cursor)
+            world.references.add(piece.segment)
+            world.obey()
             self.held.append(piece)
-            self._read(self.world.memory[piece.segment][piece.offset : piece.offset + piece.length])
+            self._read(world.memory[piece.segment][piece.offset : piece.offset + piece.length])
         elif found is Next.STORED:
-            for extent, skip in self.cursor.take_stored(most):
-                self._read(self.world.storage[extent.offset + skip : extent.offset + extent.length])
+            taken = partition.take_stored(self.cursor, most, may_lease=world.may_lease)
+            world.obey()
+            for extent, skip in taken.pieces:
+                self._read(world.storage[extent.offset + skip : extent.offset + extent.length])
         elif found is Next.EVENT:
-            self.events.append(decode_event(self.cursor.take_event()))
+            self.events.append(decode_event(self.cursor.events.popleft()))
         return found
+
+    def leave(self) -> None:
+        """It is done."""
+        self.world.partition.leave(self.cursor)
+        self.world.obey()
 
     def _read(self, data: bytearray) -> None:
         self.numbers += [int.from_bytes(data[i : i + PIECE], "little") for i in range(0, len(data), PIECE)]
@@ -203,8 +243,9 @@ class Reader:
     def give_back(self) -> None:
         """Give the oldest slice back."""
         piece = self.held.popleft()
-        self.world.on_recycle(piece)
+        self.world.recycle(piece)
         self.world.partition.returned()
+        self.world.obey()
 
     def read_all(self) -> None:
         """Take everything, giving back at once, with storage as quick as it has to be."""

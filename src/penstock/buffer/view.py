@@ -28,8 +28,8 @@ class BufferOrEvent:
     """One thing out of a subpartition: a slice of a segment, data read from a file, or an event's bytes.
 
     A reader that polls a slice owns one reference of its segment and must recycle it once; data from a file brings
-    its own `recycle`, to be called once when nobody needs the bytes any more. A slice of a hybrid partition, which is
-    only lent, brings one too: it is called after the reference's release.
+    its own `recycle`, to be called once when nobody needs the bytes any more. A slice of a stored partition, which is
+    only leased, brings one too: it is called after the reference's release.
     """
 
     data_type: int

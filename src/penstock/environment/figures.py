@@ -11,14 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from penstock.buffer.local_pool import LocalPoolStatistics
-from penstock.environment.partitions.blocking import BlockingPartition
-from penstock.environment.partitions.hybrid import HybridResult
 from penstock.environment.peers.remote import RemoteExchange, RemoteSource
 from penstock.environment.ports.inputs import GatePort
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.link.figures import LOCAL_SERVICE, ChannelFigures, PartitionFigures
-from penstock.partition.registry import PartitionRegistry, ReadablePartition
-from penstock.partition.result_partition import PipelinedPartition
+from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import AttemptId
 
 TaskFigures = tuple[tuple[AttemptId, dict[str, float]], ...]
@@ -36,10 +33,9 @@ def partition_figures(registry: PartitionRegistry, segment_size: int) -> tuple[P
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for partition in registry.present():
-        kind, size = _held(partition, segment_size)
-        key = kind, partition.state.value
+        key = partition.label, partition.state.value
         counts[key] += 1
-        sizes[key] += size
+        sizes[key] += partition.size(segment_size)
     return tuple(PartitionFigures(LOCAL_SERVICE, *key, count, sizes[key]) for key, count in sorted(counts.items()))
 
 
@@ -79,15 +75,3 @@ def _of_gates(gates: list[GatePort], pools: list[LocalPoolStatistics]) -> dict[s
 def _usage(pools: list[LocalPoolStatistics]) -> float:
     size = sum(pool.size for pool in pools)
     return round(sum(pool.requested for pool in pools) / size, 3) if size else 0.0
-
-
-def _held(partition: ReadablePartition, segment_size: int) -> tuple[str, int]:
-    """The kind of a partition, and the bytes that it holds."""
-    match partition:
-        case PipelinedPartition() | HybridResult():
-            kind = "pipelined" if isinstance(partition, PipelinedPartition) else "hybrid"
-            return kind, partition.held * segment_size
-        case BlockingPartition():
-            return "blocking", partition.stored_bytes
-        case _:
-            return "other", 0

@@ -22,13 +22,12 @@ from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.figures import channel_figures, partition_figures, task_figures
 from penstock.environment.limits import refuse_too_little_space
 from penstock.environment.memory import PIPELINED_AHEAD_SHARE, Allowance, HostMemory, MemoryArbiter
-from penstock.environment.partitions.blocking import Home
 from penstock.environment.partitions.folders import Folders
 from penstock.environment.partitions.found import Partitions
-from penstock.environment.partitions.hybrid import HybridPartitions
 from penstock.environment.partitions.producers import Producers
 from penstock.environment.partitions.sort_buffers import SortBuffers
 from penstock.environment.partitions.storage import Storage
+from penstock.environment.partitions.stored import StoredPartitions
 from penstock.environment.peers.addresses import DataAddresses
 from penstock.environment.peers.remote import RemoteExchange
 from penstock.environment.ports.inputs import Reading
@@ -39,7 +38,7 @@ from penstock.environment.task_frames import TaskFrames
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.environment.tasks.calls import Services, TaskCalls
 from penstock.environment.tasks.checkpoint_files import CheckpointFiles
-from penstock.environment.tasks.results import ResultFiles, remove_files
+from penstock.environment.tasks.results import ResultFiles
 from penstock.environment.tasks.session import TaskSession, peer_pid
 from penstock.environment.tasks.task_registry import TaskRegistry
 from penstock.environment.turn import Turn
@@ -89,7 +88,7 @@ class Host:
         buffers = SortBuffers(self.memory.pool, network.segment_size)
         self.storage = Storage(folders, self.reads, blocking.reserve)
         producers = Producers(name, self.registry, self.consumable)
-        self.hybrid = HybridPartitions(producers, self.memory, self.arbiter, self.storage)
+        self.stored = StoredPartitions(producers, self.memory, self.arbiter, self.storage)
         self.remote = RemoteExchange(self.credentials, self.partitions, self.memory, network, self.supervisor)
         self.master: MasterLink | NoMaster = NoMaster()
         if config.master:
@@ -101,8 +100,8 @@ class Host:
         ahead = Allowance(count // PIPELINED_AHEAD_SHARE)
         self._services = Services(
             PipelinedPartitions(producers, self.memory, ahead, network),
-            self.hybrid,
-            ResultFiles(Home(producers, self.reads, remove_files), buffers, folders),
+            self.stored,
+            ResultFiles(self.stored, buffers),
             Reading(name, self.partitions, self.turn, self.task_registry.leave, self.remote.open),
             self.task_registry,
             self.checkpoint_files,

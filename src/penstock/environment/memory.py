@@ -4,9 +4,9 @@
 Pools guarantee what was promised (`penstock.buffer`). Memory beyond that is shared here, between the hybrid
 partitions of this host: they keep theirs as long as nobody needs it. When the pool runs low, those that hold more
 than their share let go of it, at the end of the turn; finished ones have no share. As long as a writer waits for a
-segment, there is a turn after each step that may free one. Segments that are lent to readers come back when those
-like, so all partitions together lend at most half of the memory; those that are granted to writers ahead of need are
-an eighth of it at most.
+segment, there is a turn after each step that may free one. Segments that are leased to readers come back when those
+like, so all partitions together lease out at most half of the memory; those that are granted to writers ahead of need
+are an eighth of it at most.
 
 All counters are changed here and nowhere else. One thread.
 """
@@ -29,8 +29,8 @@ LOW = 16
 """The pool is low when less than this part of it is free."""
 PIPELINED_AHEAD_SHARE = 4
 """Of what is granted ahead of need, pipelined writers all together have at most this part of the memory."""
-LEND_SHARE = 2
-"""The segments lent to readers are at most this part of the memory."""
+LEASE_SHARE = 2
+"""The segments leased to readers are at most this part of the memory."""
 AHEAD_SHARE = 8
 """The segments granted to hybrid writers ahead of need, all together, are at most this part of the memory."""
 
@@ -126,14 +126,14 @@ class MemoryArbiter:
         self._low = max(1, memory.pool.total // LOW)
         self.ahead = Allowance(memory.pool.total // AHEAD_SHARE)
         """For hybrid writers."""
-        self._lent = 0
+        self._leased = 0
         self._holders: dict[Holder, None] = {}
         self._waiting: dict[Waiting, None] = {}
 
     @property
-    def lent(self) -> int:
-        """Slices lent to readers."""
-        return self._lent
+    def leased(self) -> int:
+        """Slices leased to readers."""
+        return self._leased
 
     @property
     def held(self) -> int:
@@ -141,18 +141,18 @@ class MemoryArbiter:
         return sum(holder.held for holder in self._holders)
 
     @property
-    def may_lend(self) -> bool:
+    def may_lease(self) -> bool:
         """True if one more slice may go to a reader."""
-        return self._lent < max(1, self._pool.total // LEND_SHARE)
+        return self._leased < max(1, self._pool.total // LEASE_SHARE)
 
-    def lend(self, segment: int) -> None:
+    def lease(self, segment: int) -> None:
         """A reader gets a reference of its own to a slice of this segment."""
-        self._lent += 1
+        self._leased += 1
         self._references.add(segment)
 
     def returned(self) -> None:
-        """A reader has given back a slice that it was lent."""
-        self._lent -= 1
+        """A reader has given back a slice that it had leased."""
+        self._leased -= 1
         self.stepped()
 
     def hold(self, holder: Holder) -> None:

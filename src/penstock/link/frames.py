@@ -38,11 +38,9 @@ CONTINUES = 1 << 30
 """The mark in a slice's length: it begins in the middle of a message."""
 LENGTH = CONTINUES - 1
 """The bits of a slice's length that are its length."""
-FILE = 16
-"""Data type of the event that carries the path of a finished file of this host, for the task to read itself."""
-EXTENTS = 17
-"""Data type of the event that names extents of a hybrid partition's storage, for the task to read itself, in order
-with the channel's slices. The channel is blocked until the task resumes it: when it begins to read."""
+IN_FILES = 16
+"""Data type of the event that names rows in files of this host, for the task to read itself, in order with the
+channel's slices. If it names extents, the channel is blocked until the task resumes it: when it begins to read."""
 FRAME_ERRORS = (struct.error, KeyError, TypeError, ValueError, IndexError)
 """The errors of a body, beside ProtocolError, that is not as its type says."""
 

@@ -103,6 +103,7 @@ class ProducerState(Enum):
     ABANDONED = "abandoned"
     SETTLED = "settled"
     STORED = "stored"
+    INDEXED = "indexed"
 
     @property
     def is_finished(self) -> bool:
@@ -123,11 +124,12 @@ class ProducerEvent(Enum):
     LEAVE = "leave"
     SETTLE = "settle"
     STORE = "store"
+    INDEX = "index"
 
 
-_WRITTEN = (ProducerState.FINISHED, ProducerState.LEFT, ProducerState.SETTLED, ProducerState.STORED)
-
-_LEFT = (ProducerState.LEFT, ProducerState.ABANDONED, ProducerState.SETTLED, ProducerState.STORED)
+_STORING = (ProducerState.SETTLED, ProducerState.STORED, ProducerState.INDEXED)
+_WRITTEN = (ProducerState.FINISHED, ProducerState.LEFT, *_STORING)
+_LEFT = (ProducerState.LEFT, ProducerState.ABANDONED, *_STORING)
 
 PRODUCER_TABLE: dict[tuple[ProducerState, ProducerEvent], ProducerState] = {
     (ProducerState.SILENT, ProducerEvent.SHOW): ProducerState.SHOWN,
@@ -141,9 +143,10 @@ PRODUCER_TABLE: dict[tuple[ProducerState, ProducerEvent], ProducerState] = {
     (ProducerState.LEFT, ProducerEvent.SETTLE): ProducerState.SETTLED,
     (ProducerState.LEFT, ProducerEvent.STORE): ProducerState.STORED,
     (ProducerState.SETTLED, ProducerEvent.STORE): ProducerState.STORED,
+    (ProducerState.STORED, ProducerEvent.INDEX): ProducerState.INDEXED,
     **{(state, ProducerEvent.FINISH): state for state in (*_WRITTEN, ProducerState.ABANDONED)},
     **{(state, ProducerEvent.LEAVE): state for state in _LEFT},
-    **{(state, ProducerEvent.SETTLE): state for state in (ProducerState.SETTLED, ProducerState.STORED)},
+    **{(state, ProducerEvent.SETTLE): state for state in _STORING},
 }  # fmt: skip
 """Every legal step. A word that is said again, or to a partition that has ended meanwhile, changes nothing."""
 

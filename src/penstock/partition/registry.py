@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.buffer.view import DataListener, ServableView
+from penstock.buffer.view import DataListener, ServableView, SubpartitionView
 from penstock.errors import (
     PartitionNotProducedError,
     PenstockError,
@@ -52,6 +52,19 @@ class ReadablePartition(Protocol):
 
     def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServableView:
         """A view of `count` subpartitions for a reader elsewhere, or the PartitionError that says why not."""
+
+    def create_local_view(self, subpartition: int, listener: DataListener, count: int = 1) -> SubpartitionView:
+        """The same for a reader of this host."""
+
+    @property
+    def label(self) -> str:
+        """Its kind, for figures."""
+
+    def size(self, segment_size: int) -> int:
+        """The bytes that it holds in segments and files, as far as known."""
+
+    def lost(self, cause: str) -> PenstockError:
+        """A reader found that a file of it is gone: what it is told."""
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         """End it with one of the four events that end a partition."""
@@ -138,18 +151,12 @@ class PartitionRegistry:
         for request in stale:
             request.waiter(self._stale(request.partition, identity.attempt))
 
-    def request(
-        self, partition: PartitionId, subpartition: int, listener: DataListener, count: int = 1
-    ) -> ServableView:
-        """A view. PartitionNotProducedError means that `wait` may help; every other error is final."""
+    def find(self, partition: PartitionId) -> ReadablePartition:
+        """The partition. PartitionNotProducedError means that `wait` may help; every other error is final."""
         found = self._partitions.get(partition)
-        if found is not None:
-            return found.create_view(subpartition, listener, count)
-        raise self._answer(partition)
-
-    def answer(self, partition: PartitionId) -> PenstockError | None:
-        """Why a partition can't be read here; None where it is here and alive."""
-        return None if partition in self._partitions else self._answer(partition)
+        if found is None:
+            raise self._answer(partition)
+        return found
 
     def wait(self, partition: PartitionId, waiter: Waiter, now: float) -> WaitingRequest:
         """Wait for a partition whose request was answered with PartitionNotProducedError."""

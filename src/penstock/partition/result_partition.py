@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from penstock.buffer import BufferSlice
 from penstock.buffer.view import DataListener
-from penstock.errors import ProtocolError
+from penstock.errors import PenstockError, ProtocolError
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.lifecycle import (
@@ -56,6 +56,9 @@ class PartitionCallbacks:
 
 class PipelinedPartition(Endings):
     """One result partition. Life: adds, `finish` or `fail`, `close_producer`. Its readers come and go by views."""
+
+    label = "pipelined"
+    """Its kind, for figures."""
 
     __slots__ = (
         "_callbacks", "_cause", "_lifecycle", "_making", "_readers", "_subpartitions", "host", "partition_id",
@@ -99,6 +102,10 @@ class PipelinedPartition(Endings):
     def held(self) -> int:
         """Segments that it holds, with those that its writer fills."""
         return self._callbacks.held()
+
+    def size(self, segment_size: int) -> int:
+        """The bytes that it holds."""
+        return self.held * segment_size
 
     def add(self, subpartition: int, buffer: BufferSlice) -> bool:
         """Queue a slice for one reader; False when it was recycled instead, because nobody will read it."""
@@ -185,6 +192,13 @@ class PipelinedPartition(Endings):
                 f"partition {self.name} is pipelined: a channel reads one subpartition of it, not {count}"
             )
         return self._target(subpartition).create_view(listener)
+
+    create_local_view = create_view
+    """A reader of this host is as good as any."""
+
+    def lost(self, cause: str) -> PenstockError:
+        """A reader misses a file of it, and there are none: what it is told."""
+        return ProtocolError(f"partition {self.name} has no files")
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         """End it: readers are told why, what is queued is recycled; nothing happens when it has ended before."""

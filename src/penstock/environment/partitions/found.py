@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.buffer.view import DataListener, ServableView, SubpartitionView
-from penstock.environment.partitions.blocking import BlockingPartition
-from penstock.environment.partitions.hybrid import HybridResult
 from penstock.partition.registry import PartitionRegistry, Waiter
 from penstock.shuffle import PartitionId
 
@@ -21,14 +19,11 @@ class Partitions:
 
     def local_view(self, partition: PartitionId, first: int, count: int, listener: DataListener) -> SubpartitionView:
         """A view for a reader on this host; raises the answer that fits where there is none."""
-        found = self._registry.get(partition)
-        if isinstance(found, BlockingPartition | HybridResult):
-            return found.create_local_view(first, count, listener)
-        return self._registry.request(partition, first, listener, count)
+        return self._registry.find(partition).create_local_view(first, listener, count)
 
     def served_view(self, partition: PartitionId, first: int, count: int, listener: DataListener) -> ServableView:
         """A view for a reader on another host; raises as `local_view`."""
-        return self._registry.request(partition, first, listener, count)
+        return self._registry.find(partition).create_view(first, listener, count)
 
     def wait(self, partition: PartitionId, waiter: Waiter) -> None:
         """Call the waiter when a partition that was not produced yet is there, or with why it won't be."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage of hybrid partitions: folders, the threads that wait for disks, and the reads for readers elsewhere."""
+"""The storage of partitions: folders, the threads that wait for disks, and the reads for readers elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from penstock.environment.partitions.folders import Folders
 from penstock.environment.reading.file_reads import FileReads
@@ -14,7 +15,7 @@ from penstock.environment.reading.file_reads import FileReads
 THREADS = 2
 """Orders carried out at a time: one waits for the disk while another is checked."""
 
-Done = Callable[[object, BaseException | None], None]
+T = TypeVar("T")
 
 
 class Storage:
@@ -38,12 +39,12 @@ class Storage:
         """So many bytes were stored, here or by a writer."""
         self._stored_bytes += length
 
-    def run(self, work: Callable[[], object], done: Done) -> None:
-        """Do something that waits, in a thread; then `done` gets its result or its error, on the loop."""
+    def run(self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
+        """Do something that waits, in a thread; then `done` gets its result, or `failed` its error, on the loop."""
         if self._is_closed:
             return
         running = self._loop.run_in_executor(self._threads, work)
-        running.add_done_callback(functools.partial(_finish, done))
+        running.add_done_callback(functools.partial(_finish, done, failed))
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         """Do something on the loop, after a time."""
@@ -55,8 +56,11 @@ class Storage:
         await self._loop.run_in_executor(None, self._threads.shutdown)
 
 
-def _finish(done: Done, running: asyncio.Future[object]) -> None:
+def _finish(done: Callable[[T], None], failed: Callable[[BaseException], None], running: asyncio.Future[T]) -> None:
     if running.cancelled():
         return
     error = running.exception()
-    done(None if error is not None else running.result(), error)
+    if error is not None:
+        failed(error)
+    else:
+        done(running.result())

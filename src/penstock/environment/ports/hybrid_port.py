@@ -4,8 +4,8 @@
 Rules:
 
 - The writer's pool is guaranteed little and may take all that is spare. A segment it is granted is either open at the
-  writer, or holds data that can be stored, or is lent to a reader; never so many are lent that none is left to write
-  in. So the writer waits for storage at the worst, never for a reader.
+  writer, or holds data that can be stored, or is leased to a reader; never so many are leased that none is left to
+  write in. So the writer waits for storage at the worst, never for a reader.
 - When memory is nearly spent, or the writer has its share of it, it is to *store*: it is granted no more than what it
   is guaranteed, and is told (once) where. From then on it stores by itself what it has no segments at hand for. It is
   granted memory again when much of that is free: changes are few that way, and each wakes the readers once more.
@@ -24,7 +24,7 @@ from __future__ import annotations
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.buffer.local_pool import LocalPoolStatistics
 from penstock.environment.memory import packs
-from penstock.environment.partitions.hybrid import HybridPartitions
+from penstock.environment.partitions.stored import StoredPartitions
 from penstock.environment.task_frames import TaskFrames
 from penstock.errors import PenstockError, ProtocolError
 from penstock.link.calls import OpenWriter
@@ -49,7 +49,7 @@ class HybridPort:
     """One hybrid partition that a task is writing."""
 
     def __init__(
-        self, partitions: HybridPartitions, to_task: TaskFrames, holdings: Holdings, request: OpenWriter
+        self, partitions: StoredPartitions, to_task: TaskFrames, holdings: Holdings, request: OpenWriter
     ) -> None:
         self._memory = partitions.memory
         pool = self._memory.pool
@@ -58,7 +58,6 @@ class HybridPort:
         self.is_packed = packs(pool, builders)
         self.port = request.port
         self._arbiter = partitions.arbiter
-        self._storage = partitions.storage
         self._to_task = to_task
         self._holdings = holdings
         self._builders = 1 if self.is_packed else builders
@@ -71,11 +70,12 @@ class HybridPort:
             required, max(required, total), overdraft=total, owner=f"the writer of partition {request.partition}"
         )
         try:
-            self.partition = partitions.register(request)
+            self.partition = partitions.register(request.partition, request.subpartitions, request.kind)
         except BaseException:
             self._pool.lazy_destroy()
             raise
-        self.partition.port = self
+        self.partition.writer = self
+        self.partition.hold()
         self._grow_to(BEGIN)
         self._refill()
 
@@ -96,25 +96,22 @@ class HybridPort:
 
     @property
     def spare(self) -> int:
-        """Segments that may be lent to readers without the writer missing them."""
+        """Segments that may be leased to readers without the writer missing them."""
         return self._pool.size - self._pool.limits.required
 
     def take_slice(self, target: int, segment: int, offset: int, marked: int) -> None:
         """The task ships a slice; raises ProtocolError for one it may not ship."""
         length = marked & LENGTH
         piece = BufferSlice(segment, offset, length, marked >= FINISHED)
-        core = self.partition.core
+        partition = self.partition
         if piece.finished:
             self._granted.discard(segment)  # before it may come back, and be granted again
         self._holdings.commit(piece, 1)
-        if length and core.state.is_end:
+        if length and partition.state.is_end:
             self._memory.references.release(segment)
         elif length:
             try:
-                if target == ALL:
-                    core.broadcast(piece)
-                else:
-                    core.add(target, piece)
+                partition.add(BROADCAST if target == ALL else target, piece)
             except ProtocolError:
                 self._memory.references.release(segment)
                 raise
@@ -127,8 +124,7 @@ class HybridPort:
         if not self._is_told:
             raise ProtocolError(f"{self.partition.partition_id}: its writer stores without having been told where")
         if not self.partition.state.is_end:
-            self.partition.core.add_stored(BROADCAST if target == ALL else target, extent)
-            self._storage.note_stored(extent.length)
+            self.partition.add_stored(BROADCAST if target == ALL else target, extent)
             pool = self._memory.pool
             if self._is_storing and pool.free >= (pool.total - pool.guaranteed) // HIGH:
                 self._is_storing = False
@@ -141,7 +137,7 @@ class HybridPort:
         if data_type != DataType.EVENT or not isinstance(event, EndOfData | EndOfPartition):
             raise ProtocolError(f"{self.partition.partition_id}: a hybrid partition takes no event but its end")
         if isinstance(event, EndOfPartition) and not self.partition.state.is_end:
-            self.partition.core.end_subpartition(target, event)
+            self.partition.end_subpartition(target, event)
 
     def overdraw(self) -> None:
         """The task is out of segments in the middle of a message."""
@@ -159,7 +155,7 @@ class HybridPort:
     def relieve(self) -> None:
         """The task waits: what is stored is forgotten, and more is stored, until there is a segment for it."""
         if not self._give_one():
-            self.partition.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
+            self.partition.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
             if self._arbiter.is_waiting(self):
                 self._give_one()
 
@@ -170,8 +166,7 @@ class HybridPort:
     def finish(self) -> None:
         """The partition is complete; what the writer holds goes back, the data stays."""
         if not self.partition.state.is_end:
-            self.partition.core.finish()
-            self.partition.settle_later()
+            self.partition.finish()
         self._close()
 
     def fail(self, cause: str) -> None:
@@ -190,12 +185,12 @@ class HybridPort:
         self._is_open = False
         self._arbiter.ahead.take_back(self._ahead - 1)
         self._arbiter.wait_no_more(self)
-        self.partition.port = None
+        self.partition.writer = None
         self._pool.lazy_destroy()
         granted, self._granted = self._granted, set()
         for segment in granted:
             self._holdings.give_back(segment)
-        self.partition.core.close_producer()
+        self.partition.close_producer()
 
     @property
     def _most(self) -> int:

@@ -22,7 +22,6 @@ from penstock.environment.task_frames import TaskFrames
 from penstock.environment.turn import Turn
 from penstock.errors import PartitionNotProducedError, PenstockError, ProtocolError
 from penstock.link.calls import OpenGate
-from penstock.link.frames import FILE
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, ShuffleDescriptor
 from penstock.shuffle.events import encode_event
 
@@ -265,7 +264,7 @@ class GatePort:
             self._to_task.deliver((self.port, channel.index, payload.segment, payload.offset, payload.length))
             return
         self._to_task.event(self.port, item.data_type, channel.index, payload)
-        if item.data_type == FILE or payload[:1] == _END_OF_PARTITION:
+        if payload[:1] == _END_OF_PARTITION:
             self._end(channel)
 
     def _end(self, channel: Channel) -> None:

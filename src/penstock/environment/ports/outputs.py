@@ -53,7 +53,7 @@ class WriterPort:
         self._allowance = partitions.ahead
         self._to_task = to_task
         self._holdings = holdings
-        self.lent = 0
+        self.leased = 0
         """Slices that a barrier has overtaken, and of which the task makes its copy."""
         self._granted: set[int] = set()
         self._open = True
@@ -129,18 +129,18 @@ class WriterPort:
             self.partition.add_event(target, payload, data_type)
 
     def recycle(self, segments: tuple[int, ...]) -> None:
-        """The task has copied slices that a barrier overtook; raises ProtocolError for what it was not lent."""
+        """The task has copied slices that a barrier overtook; raises ProtocolError for what it had not leased."""
         for segment in segments:
             self._holdings.recycle(segment)
-            self.lent -= 1
+            self.leased -= 1
 
     def _overtake(self, target: int, payload: bytes) -> None:
-        """A barrier passes the data of a subpartition: that is lent to the task, which saves a copy of it."""
+        """A barrier passes the data of a subpartition: that is leased to the task, which saves a copy of it."""
         overtaken = [] if self.partition.state.is_end else self.partition.overtake(target, payload)
         for piece in overtaken:
             self._references.add(piece.segment)
             self._holdings.deliver(piece.segment)
-            self.lent += 1
+            self.leased += 1
             self._to_task.deliver((self.port, target, piece.segment, piece.offset, piece.length))
         self._to_task.event(self.port, DataType.OVERTAKING_BARRIER, target, payload)
 

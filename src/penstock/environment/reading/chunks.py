@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A range of a stored partition as chunks to be sent: its record stream, gathered and cut to one size.
+"""Stored rows as chunks to be sent: their record stream, gathered and cut to one size.
 
 Everything but `place`, `chunks_left` and `is_at_end` waits for a disk and runs in a thread, one call at a time. Bytes
 are read with `preadv` before a map of them is touched: a page fault would hold the interpreter, and with it the
@@ -20,8 +20,8 @@ from penstock.partition.stored import StoredRows
 _scratch = threading.local()
 
 
-class ChunkedRange:
-    """One reader's way through its range."""
+class ChunkedRows:
+    """One reader's way through the pieces that it was told, or through its range."""
 
     __slots__ = (
         "_at_end", "_chunk", "_is_closed", "_left", "_lock", "_next", "_parts", "_pieces", "_reader", "_size",
@@ -34,11 +34,11 @@ class ChunkedRange:
         self._reader = ExtentReader(stored.folder, stored.origin)
         self._lock = threading.Lock()  # held while a thread reads
         self._is_closed = False
-        self._pieces: Sequence[StoredPiece] | None = None
+        self._pieces: Sequence[StoredPiece] | None = stored.pieces or None
         self._next = 0
         self._parts: list[memoryview] = []
         self._size = 0  # of the parts
-        self._left = chunk  # bytes that were not read yet
+        self._left = _size_of(stored.pieces) if stored.pieces else chunk  # bytes that were not read yet
         self._at_end = False
 
     @property
@@ -61,7 +61,7 @@ class ChunkedRange:
         return self._at_end
 
     def read(self) -> bytes | None:
-        """The next chunk; None at the first call, which finds the place. Raises what is wrong."""
+        """The next chunk; None where this call has found the place. Raises what is wrong."""
         try:
             with self._lock:
                 return self._read()
@@ -81,7 +81,7 @@ class ChunkedRange:
             return None
         if self._pieces is None:
             self._pieces = self._stored.find()
-            self._left = sum(piece.extent.length - piece.skip for piece in self._pieces)
+            self._left = _size_of(self._pieces)
             return None
         self._gather(self._pieces)
         chunk = self._cut()
@@ -111,6 +111,10 @@ class ChunkedRange:
             self._parts.append(last[len(last) - over :])
         self._size = max(0, over)
         return b"".join(parts)
+
+
+def _size_of(pieces: Sequence[StoredPiece]) -> int:
+    return sum(piece.extent.length - piece.skip for piece in pieces)
 
 
 def fetched(reader: ExtentReader, pieces: Sequence[StoredPiece]) -> list[memoryview]:

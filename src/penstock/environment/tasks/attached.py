@@ -32,8 +32,8 @@ class AttachedTask:
         self.attempt: AttemptId | None = None
         self.metrics: dict[str, float] = {}
         self.writers: dict[int, WriterPort | HybridPort] = {}
-        self.lenders: dict[int, WriterPort] = {}
-        """Writers that have ended before all that they were lent came back."""
+        self.lessors: dict[int, WriterPort] = {}
+        """Writers that have ended before all that they had leased came back."""
         self.gates: dict[int, GatePort] = {}
         self.results: set[PartitionId] = set()
         self.identity: AttemptId | None = None
@@ -98,19 +98,19 @@ class AttachedTask:
     def take_writer(self, port: int) -> WriterPort | HybridPort:
         """The writer of this port, which ends; KeyError where there is none."""
         writer = self.writers.pop(port)
-        if isinstance(writer, WriterPort) and writer.lent:
-            self.lenders[port] = writer
+        if isinstance(writer, WriterPort) and writer.leased:
+            self.lessors[port] = writer
         return writer
 
     def returned(self, port: int, segments: tuple[int, ...]) -> None:
-        """It gives back what it was lent for a writer's port; what comes for a gate that was closed is dropped."""
-        writer = self.writers.get(port) or self.lenders.get(port)
+        """It gives back what it had leased for a writer's port; what comes for a gate that was closed is dropped."""
+        writer = self.writers.get(port) or self.lessors.get(port)
         if isinstance(writer, HybridPort):
-            raise ProtocolError("the writer of a hybrid partition was lent nothing")
+            raise ProtocolError("the writer of a hybrid partition leases nothing")
         if writer is not None:
             writer.recycle(segments)
-            if not writer.lent:
-                self.lenders.pop(port, None)
+            if not writer.leased:
+                self.lessors.pop(port, None)
 
     def end(self, cause: str) -> AttemptId | None:
         """It is gone: close its gates, fail its writers, give back what it held. The attempt that is lost with it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.environment.control import MasterLink, NoMaster
-from penstock.environment.partitions.hybrid import HybridPartitions
+from penstock.environment.partitions.stored import StoredPartitions
 from penstock.environment.ports.hybrid_port import HybridPort
 from penstock.environment.ports.inputs import GatePort, Reading
 from penstock.environment.ports.outputs import PipelinedPartitions, WriterPort
@@ -70,7 +70,7 @@ class Services:
     """The services that the tasks of an environment may use."""
 
     pipelined: PipelinedPartitions
-    hybrid: HybridPartitions
+    stored: StoredPartitions
     results: ResultFiles
     reading: Reading
     task_registry: TaskRegistry
@@ -161,7 +161,7 @@ class TaskCalls:
         task, services = self._task, self._services
         task.owns(request.attempt)
         writer = (
-            HybridPort(services.hybrid, task.to_task, task.holdings, request)
+            HybridPort(services.stored, task.to_task, task.holdings, request)
             if request.kind.is_hybrid
             else WriterPort(services.pipelined, task.to_task, task.holdings, request)
         )
@@ -197,12 +197,11 @@ class TaskCalls:
     async def _open_result(self, request: ask.OpenFiles) -> ask.FilesOpened:
         self._task.owns(request.attempt)
         folder, granted = await self._services.results.open(self._task, request)
-        return ask.FilesOpened(str(folder), granted)
+        return ask.FilesOpened(folder, granted)
 
     def _finish_result(self, request: ask.FinishFiles) -> Answer:
         self._services.results.finish(request.partition, request.ends)
         self._task.results.discard(request.partition)
-        self._services.pipelined.producers.announce(request.partition)
         return Done()
 
     def _fail_result(self, request: ask.FailFiles) -> Answer:

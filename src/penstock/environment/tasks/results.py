@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking partitions of this host: where their files go, what their writers may use, and their ends.
+"""The partitions of this host whose tasks store everything: what their writers may use, and their ends.
 
 A task asks for a partition (`open`), writes its files itself and says when they are complete (`finish`). A partition
 is registered before its writer is given memory, so a reader that waits sees that its producer is there.
@@ -9,43 +9,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
-from penstock.environment.partitions.blocking import BlockingPartition, Home
-from penstock.environment.partitions.folders import Folders, remove_folder
-from penstock.environment.partitions.hybrid import HybridResult
 from penstock.environment.partitions.sort_buffers import SortBuffers
+from penstock.environment.partitions.stored import StoredPartitions, StoredResult
 from penstock.environment.tasks.attached import AttachedTask
-from penstock.errors import PartitionNotProducedError, PenstockError, ProtocolError
+from penstock.errors import PenstockError, ProtocolError
 from penstock.link.calls import OpenFiles
-from penstock.shuffle import EndOfPartition, PartitionId
+from penstock.partition.registry import PartitionRegistry
+from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind
 
 
 class ResultFiles:
-    """All blocking partitions of an environment."""
+    """All of them."""
 
-    def __init__(self, home: Home, buffers: SortBuffers, folders: Folders) -> None:
-        self._home = home
-        self._registry = home.producers.registry
+    def __init__(self, partitions: StoredPartitions, buffers: SortBuffers) -> None:
+        self._partitions = partitions
+        self._registry: PartitionRegistry = partitions.producers.registry
         self._loop = asyncio.get_running_loop()
-        self._folders = folders
+        self._folders = partitions.storage.folders
         self._buffers = buffers
+        self._written: dict[PartitionId, StoredResult] = {}
 
-    async def open(self, task: AttachedTask, request: OpenFiles) -> tuple[Path, int]:
+    async def open(self, task: AttachedTask, request: OpenFiles) -> tuple[str, int]:
         """A new partition: the folder of its files, and the bytes its writer may collect.
 
         Raises ProtocolError, StaleError, InsufficientBuffersError, or PenstockError where no directory can be used.
         """
         partition = request.partition
-        folder = await self._loop.run_in_executor(None, self._folders.make, partition)
-        result = BlockingPartition(partition, request.subpartitions, folder, self._home)
-        try:
-            self._registry.register(result)
-        except BaseException:
-            self._home.remove(folder)
-            raise
+        result = self._partitions.register(partition, request.subpartitions, PartitionKind.BLOCKING_SORT_MERGE)
         task.results.add(partition)
         try:
+            folder = await result.make_folder()
             granted = await self._reserve(task, request, result)
             if task.is_gone:
                 raise PenstockError(f"the task of partition {partition} has ended before it could write")
@@ -54,16 +48,22 @@ class ResultFiles:
             task.results.discard(partition)
             self._registry.fail(partition, error)
             raise
+        self._written[partition] = result
         return folder, granted
 
     def finish(self, partition: PartitionId, ends: Sequence[EndOfPartition]) -> None:
         """The files are complete."""
-        self._get(partition).finish(ends)
+        result = self._written.pop(partition, None)
+        self._registry.find(partition)
+        if result is None:
+            raise ProtocolError(f"partition {partition} is not being written in files")
+        result.finish_indexed(ends)
 
     def fail(self, partition: PartitionId, cause: str, *, is_storage: bool = False) -> None:
         """The producer gave up; `is_storage`: because its files took no more."""
-        if is_storage:
-            self._folders.note_failure(self._get(partition).folder)
+        result = self._written.pop(partition, None)
+        if result is not None and is_storage:
+            result.note_storage_failure()
         self._registry.fail(partition, cause)
 
     async def have_room(self) -> bool:
@@ -72,10 +72,9 @@ class ResultFiles:
 
     def missing(self, partition: PartitionId, cause: str) -> PenstockError:
         """A reader on this host found a file gone: what it is told."""
-        found = self._registry.get(partition)
-        return found.lost(cause) if isinstance(found, HybridResult) else self._get(partition).lost(cause)
+        return self._registry.find(partition).lost(cause)
 
-    async def _reserve(self, task: AttachedTask, request: OpenFiles, result: BlockingPartition) -> int:
+    async def _reserve(self, task: AttachedTask, request: OpenFiles, result: StoredResult) -> int:
         if not request.buffer:
             return 0
         buffer = await self._buffers.reserve(
@@ -85,17 +84,3 @@ class ResultFiles:
         )
         result.reserve(buffer.give_back)
         return buffer.bytes
-
-    def _get(self, partition: PartitionId) -> BlockingPartition:
-        found = self._registry.get(partition)
-        if isinstance(found, BlockingPartition):
-            return found
-        if found is not None:
-            raise ProtocolError(f"partition {partition} has no files")
-        answer, host = self._registry.answer(partition), self._home.producers.host
-        raise answer or PartitionNotProducedError(f"partition {partition} is not known on {host}")
-
-
-def remove_files(folder: Path) -> None:
-    """Remove a partition's files and their folder, in a thread."""
-    asyncio.get_running_loop().run_in_executor(None, remove_folder, folder)

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from penstock.buffer.arrow import PayloadFormat
 from penstock.buffer.data_types import DataType
-from penstock.errors import IncompleteDataError, PartitionLostError, PenstockError, ProtocolError
+from penstock.errors import PartitionLostError, PenstockError, ProtocolError
 from penstock.link.calls import ReportMissingFile
 from penstock.link.control import unpack
-from penstock.link.frames import EXTENTS, FILE
+from penstock.link.frames import IN_FILES
 from penstock.partition.extent_reader import MAPPED, ExtentReader
 from penstock.partition.sort_buffer import joined
 from penstock.partition.stored import StoredRows
@@ -33,7 +33,6 @@ from penstock.record.codec import BatchCodec
 from penstock.services.local.gate_channel import GateChannel
 from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle import (
-    EndOfData,
     EndOfPartition,
     EpochAhead,
     EpochEnd,
@@ -126,7 +125,7 @@ class SegmentInputGate:
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note an event of a channel, or what names files of it; one with priority is the next to be polled."""
-        if data_type in (FILE, EXTENTS):
+        if data_type == IN_FILES:
             self._incoming.append((channel, unpack(payload)))
             return
         if data_type in _AHEAD:
@@ -178,18 +177,13 @@ class SegmentInputGate:
             self._files.popleft()
 
     def _read(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
-        """Read files of this host: pieces among the channel's slices, or its whole range, which then has an end."""
+        """Read files of this host: pieces among the channel's slices, or its whole range."""
         stored = StoredRows.from_message(message)
+        self._channels[channel].stored = stored.origin.partition
         try:
             yield from self._read_stored(channel, stored)
         except PartitionLostError as error:
             raise self._answer(stored.origin.partition, error) from error
-        if stored.count:
-            end = EndOfPartition(*message["end"])
-            self._end_stored(channel, end, stored.origin.partition)
-            self._open -= 1
-            yield Received(channel, event=EndOfData())
-            yield Received(channel, event=end)
 
     def _read_stored(self, channel: int, stored: StoredRows) -> Iterator[Received]:
         """Stored rows. A batch in one piece is not copied, but small ones are joined: each costs whoever gets it."""
@@ -211,13 +205,6 @@ class SegmentInputGate:
             is_mapped = len(view) >= MAPPED
             for batch in self._channels[channel].take(view, is_kept=True):
                 yield batch, BATCH_BYTES if is_mapped else self._size(batch)
-
-    def _end_stored(self, channel: int, end: EndOfPartition, partition: PartitionId) -> None:
-        try:
-            self._channels[channel].end(end)
-        except IncompleteDataError as error:
-            error.partition = partition.to_wire()
-            raise
 
     def _answer(self, partition: PartitionId, error: PartitionLostError) -> PenstockError:
         """A file is gone: the environment knows whether the partition was released meanwhile, or is lost."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.errors import IncompleteDataError
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.shuffle.events import EndOfPartition, EpochEnd
+from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.sums import EpochEnds
 
 
 class GateChannel:
     """The messages that have come of one channel."""
 
-    __slots__ = ("_ends", "assembler", "counter", "received", "verify", "where")
+    __slots__ = ("_ends", "assembler", "counter", "received", "stored", "verify", "where")
 
     def __init__(self, codec: BatchCodec, where: str, *, verify: bool) -> None:
         self.where = where
@@ -24,6 +26,8 @@ class GateChannel:
         """Messages that have come."""
         self.counter = CompletenessCounter()
         self.assembler = MessageAssembler(codec, self.counter, verify=verify)
+        self.stored: PartitionId | None = None
+        """The partition out of whose files some of it came: that is to be produced again if it is not complete."""
         self._ends = EpochEnds(where)
 
     def take(self, view: memoryview, *, is_kept: bool = False) -> list[pa.RecordBatch]:
@@ -43,7 +47,11 @@ class GateChannel:
     def end(self, event: EndOfPartition) -> None:
         """Compare the sums of all; raises IncompleteDataError."""
         self._ends.finish(self.received)
-        self._compare(event)
+        try:
+            self._compare(event)
+        except IncompleteDataError as error:
+            error.partition = None if self.stored is None else self.stored.to_wire()
+            raise
 
     def _compare(self, event: EpochEnd | EndOfPartition) -> None:
         self.assembler.finish()

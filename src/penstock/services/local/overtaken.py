@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows that a barrier has overtaken in the environment's queues, as its writer hears of them.
 
-The environment lends the slices to the writer's task in the turn in which the barrier enters the queues, and says of
+The environment leases the slices to the writer's task in the turn in which the barrier enters the queues, and says of
 each subpartition when that was all. The task copies a slice when it hears of it and gives it back at once, so no
 segment waits for a storage. Memory: what the partition's queues can hold, once.
 """

@@ -197,13 +197,13 @@ class SegmentWriter:
         self._written.error = error
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Copy a slice that a barrier has overtaken, where somebody wants it: it was lent."""
+        """Copy a slice that a barrier has overtaken, where somebody wants it: it is leased."""
         if self._overtaken.is_wanted:
             self._overtaken.add(channel, bytes(self._plane.memory.view(segment, offset, length)))
         self._plane.send(segments_frame(FrameType.RECYCLE, self._end.port, [segment]))
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
-        """Note that all was lent which a barrier has overtaken of a subpartition; there are no other events."""
+        """Note that all was leased which a barrier has overtaken of a subpartition; there are no other events."""
         event = decode_event(payload)
         if data_type != DataType.OVERTAKING_BARRIER or not isinstance(event, EpochEnd):
             raise PenstockError(f"{self._end.partition}: an event arrived at a writer")

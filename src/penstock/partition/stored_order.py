@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a hybrid partition's items leave memory first: the oldest, or those that are needed last. Pure."""
+"""Which of a stored partition's items leave memory first: the oldest, or those that are needed last. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from penstock.partition.extents import BROADCAST
-from penstock.partition.hybrid_cursor import Log
-from penstock.partition.hybrid_items import Item, MemoryBooks
+from penstock.partition.stored_cursor import Logs
+from penstock.partition.stored_items import Item, MemoryBooks
 
 
 def oldest(books: MemoryBooks, size: int) -> list[Item]:
@@ -30,13 +30,13 @@ def farthest(books: MemoryBooks, segments: Iterable[int], count: int, distance: 
     return found[:count]
 
 
-def distance_to_reading(logs: Sequence[Log], unread: int) -> Callable[[Item], int]:
+def distance_to_reading(logs: Logs, unread: int) -> Callable[[Item], int]:
     """The distance of an item from being read; one that nobody reads yet is `unread` farther than all others."""
-    needs = [log.needs if log.cursors else None for log in logs]
-    first = min((need for need in needs if need is not None), default=None)
+    needs = {number: log.needs for number, log in logs.open if log.cursors}
+    needs[BROADCAST] = min((need for need in needs.values() if need is not None), default=None)
 
     def distance(item: Item) -> int:
-        need = first if item.subpartition == BROADCAST else needs[item.subpartition]
+        need = needs.get(item.subpartition)
         return item.sequence - need if need is not None else item.sequence + unread
 
     return distance

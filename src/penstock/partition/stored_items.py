@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a hybrid partition: items, the extents they are stored in, and the books of those in memory.
+"""The parts of a stored partition: items, the extents they are stored in, and the books of those in memory.
 
 Rules:
 
