@@ -58,3 +58,30 @@ def test_a_number_that_spark_alone_reads_ends_the_job(tmp_path: Path, kind: str,
         run_local(readCsv(None, tmp_path, f"v {kind}"))
     (tmp_path / "a.csv").write_text("1\n\u00e9\n0x1F\n")
     assert [row[0] is None for row in rows(readCsv(None, tmp_path, f"v {kind}"))] == [False, True, True]
+
+
+def test_numbers_that_json_lacks_are_read_where_floats_are_declared(tmp_path: Path) -> None:
+    """Spark writes NaN and the infinities as strings; a column of strings keeps them."""
+    lines = [
+        '{"v":"NaN","s":"NaN","n":{"w":"-Infinity"}}',
+        '{"v":"+INF","s":"\\"v\\":\\"NaN\\"","n":{"w": 1.5}}',
+        '{"v" : "Infinity","s":"Infinity"}',
+        '{"v":"INF","s":"INF"}',
+    ]
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    found = rows(readJson(None, tmp_path, "v double, s string, n struct<w:float>, _corrupt_record string"))
+    assert [(str(v), s, n) for v, s, n, _ in found] == [
+        ("nan", "NaN", {"w": float("-inf")}),
+        ("inf", '"v":"NaN"', {"w": 1.5}),
+        ("inf", "Infinity", None),
+        ("None", "INF", None),
+    ]
+    assert [bad for *_, bad in found] == [None, None, None, lines[3]]
+
+
+def test_lists_of_floats_hold_numbers_that_json_lacks_where_no_strings_are(tmp_path: Path) -> None:
+    """Beside strings nobody can tell by the text, and the job ends."""
+    (tmp_path / "a.json").write_text('{"l":[1.0,"NaN","-INF"],"NaN":1}')
+    assert str(rows(readJson(None, tmp_path, "l array<double>"))) == "[([1.0, nan, -inf],)]"
+    with pytest.raises(JobError, match="can't be read here"):
+        run_local(readJson(None, tmp_path, "l array<double>, s string"))

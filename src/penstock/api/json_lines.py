@@ -21,6 +21,7 @@ import pyarrow.types as pt
 
 from penstock.api.bad_lines import BadLines
 from penstock.api.csv_lines import as_utf8, line_array, one_chunk, without_blank_lines
+from penstock.api.json_numbers import WORDS, JsonNumbers
 from penstock.errors import SettingError
 from penstock.operators.line_times import as_text, timed
 from penstock.operators.line_values import has_decimals, typed
@@ -99,6 +100,7 @@ class _JsonReader:
         self._zone = zone
         self._bad = bad
         self._wanted = pa.schema([each.with_type(as_text(each.type)).with_nullable(True) for each in data])
+        self._numbers = JsonNumbers(None) if bad.found else JsonNumbers.of(self._wanted)
         self.places: list[int] = []
 
     def parsed(self, text: bytes, count: int) -> list[pa.Array] | None:
@@ -112,7 +114,7 @@ class _JsonReader:
         if not _is_object_by_line(text, count):
             return None
         try:
-            table = pj.read_json(pa.BufferReader(text), read, options)
+            table = pj.read_json(pa.BufferReader(self._numbers.bare(text)), read, options)
             if table.num_rows != count:
                 return None
             columns = [one_chunk(table.column(place)) for place in range(len(self._data))]
@@ -193,7 +195,7 @@ def _is_object_by_line(text: bytes, count: int) -> bool:
 def _is_number_to_spark(value: Any, kind: pa.DataType) -> bool:
     """Tell whether Spark may read it as a number of a type in which Arrow does not."""
     if pt.is_floating(kind):
-        return isinstance(value, _Number) or str(value).lstrip("+-") in ("NaN", "Infinity", "INF")
+        return isinstance(value, _Number) or str(value).encode() in WORDS
     if not (pt.is_decimal(kind) and isinstance(value, str)):
         return False
     try:
