@@ -2,7 +2,7 @@
 """The numbers that JSON lacks: Spark writes NaN and the infinities as strings, and Arrow reads them as bare words.
 
 A string is made a bare word where a column of floats is declared: everywhere if the schema has no strings, else
-after the keys of floats. A key that is declared as a string at another level stays as it is, and so do lists of floats
+after the keys of floats. A key that is a string at another level stays as it is, and so do lists of floats
 beside strings: the reader refuses these.
 """
 
