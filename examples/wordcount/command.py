@@ -18,8 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.errors import PenstockError
-from penstock.job.core.result import JobProgress
-from penstock.observe.progress import Progress, ProgressSnapshot, VertexProgress
 from wordcount.files import InputError, TextFiles, find_demo_files, find_files
 from wordcount.job import Counted, count_files, differences, recount
 
@@ -54,25 +52,14 @@ def run_wordcount(options: WordcountOptions) -> int:
     return DIFFERENT if report["differences"] else 0
 
 
-def snapshot_of(progress: JobProgress) -> ProgressSnapshot:
-    """A job's progress as the display takes it."""
-    vertices = tuple(
-        VertexProgress(vertex.name, vertex.running, vertex.parallelism, int(vertex.metrics.get("rows_in", 0)))
-        for vertex in progress.vertices
-    )
-    return ProgressSnapshot(progress.title, vertices, progress.seconds)
-
-
 def _counted(options: WordcountOptions, files: TextFiles, partitions: int, producers: int) -> dict[str, Any]:
     from penstock.spark.session import open_session
 
     began = time.perf_counter()
-    with open_session("penstock-wordcount", producers + partitions) as spark:
+    shown = {"spark.penstock.observe.progress": "true"}
+    with open_session("penstock-wordcount", producers + partitions, shown) as spark:
         started = time.perf_counter()
-        with Progress() as progress:
-            counted = count_files(
-                spark, files, partitions, producers, lambda state: progress.update(snapshot_of(state))
-            )
+        counted = count_files(spark, files, partitions, producers)
         report = _report(counted, files, options.top)
         report["seconds"] = {"session": started - began, "count": time.perf_counter() - started}
         if options.compare:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
-from penstock.job.core.result import JobProgress, JobResult
+from penstock.job.core.result import JobResult
 from wordcount.files import TextFile, TextFiles
 from wordcount.stages import SINK_SCHEMA, CountsSink, TextSource, read_counts
 from wordcount.words import SCHEMA, count_words_plainly
@@ -35,7 +34,6 @@ def count_files(
     files: TextFiles,
     partitions: int,
     producers: int,
-    on_progress: Callable[[JobProgress], None] | None = None,
 ) -> Counted:
     """Count through a keyed exchange to `partitions` consumers."""
     from penstock.spark.runtime import SparkRuntime
@@ -50,7 +48,7 @@ def count_files(
         names = zip(plan.graph.vertices, ("read and count", "sum"), strict=True)
         vertices = tuple(replace(vertex, name=name) for vertex, name in names)
         graph = replace(plan.graph, name="wordcount", vertices=vertices)
-        result = runtime.run(lambda: (graph, {}), settings, on_progress)
+        result = runtime.run(lambda: (graph, {}), settings)
         return Counted(read_counts(folder), result)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import penstock
 from penstock.api.lineage import SourceStep
 from penstock.api.plan import plan_job
 from penstock.api.readers import readParquet, readText
@@ -310,3 +311,13 @@ def test_parts_of_a_core_are_refused(cpus: float) -> None:
     profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(cpus)).build  # type: ignore[arg-type]
     with pytest.raises(PlanError, match=f"asks for {cpus:g} cpus per task.*whole cores"):
         source().withResources(profile)
+
+
+def test_a_stream_draws_its_plan_in_a_notebook() -> None:
+    """A picture with the stages, and the text of explain(); a plan that can't be says why, and raises nothing."""
+    page = source(2).keyBy("k", numPartitions=3).agg(n=("v", "sum"))._repr_html_()
+    assert page.startswith("<svg ")
+    assert "hash(k), pipelined" in page
+    assert "== Penstock job" in page
+    two = penstock.readStream(None).format("rate").load()
+    assert "<svg " in two.keyBy("value").count()._repr_html_()

@@ -128,7 +128,9 @@ def test_report_names_the_slowest_part_of_the_last_checkpoint() -> None:
     tasks = {f"{uids[0]}.0": {"store_seconds": 0.1}, f"{uids[1]}.2": {"store_seconds": 3.0, "align_seconds": 1.0}}
     reports = (CheckpointReport(1, 4.0, "", tasks), CheckpointReport(2, 1.0, "late", {}))
     report = ProgressReports(graph, NAMES).report(look(graph, {}, {}, {}, counts=CheckpointCounts(reports=reports)))
-    expected = {"stage": graph.vertices[1].name, "subtask": 2, "phase": "async", "seconds": 3.0}
+    stage = graph.vertices[1].name
+    text = f"{stage}: subtask 2 took 3.0 s to store its snapshot at the checkpoint location"
+    expected = {"stage": stage, "subtask": 2, "phase": "async", "seconds": 3.0, "text": text}
     assert report["checkpoints"]["slowest"] == expected
 
 

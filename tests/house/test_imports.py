@@ -63,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
         "stream",
         "task",
     },
-    "api": {"graph", "job", "machine", "operators", "shuffle", "spark", "stream", "task"},
+    "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task"},
     "observe": {"link", "shuffle"},
     "testing": {"api", "graph", "lifecycle", "partition", "shuffle", "task"},
 }

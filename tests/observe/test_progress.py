@@ -1,88 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress draws in place on a terminal, in plain lines elsewhere, and never beside Spark's own bar."""
+"""Figures of a job's progress: short, and rates over the last seconds."""
 
 from __future__ import annotations
 
-import io
-
-import pytest
-
-from penstock.observe import Progress, ProgressSnapshot, VertexProgress
-from penstock.observe.progress import plain_line, short_count
-from penstock.testing import VirtualClock
+from penstock.observe import ProgressSnapshot, VertexProgress
+from penstock.observe.progress import RATE_SECONDS, Rates, short_bytes, short_count, short_time, whole_rates
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        """Yes."""
-        return True
+def job(rows: int, seconds: float, key: str = "j1") -> ProgressSnapshot:
+    """A job of two stages of the same name, of which the second one has read nothing."""
+    return ProgressSnapshot("job", (VertexProgress("a", 1, 1, rows), VertexProgress("a", 1, 1, 0)), seconds, key)
 
 
-def _snapshot(rows: int, seconds: float) -> ProgressSnapshot:
-    return ProgressSnapshot("j1", (VertexProgress("read", 2, 2, rows), VertexProgress("count", 1, 4, 0)), seconds)
+def test_rates_are_those_of_the_last_seconds() -> None:
+    """Reports come in steps, so a rate is taken over some seconds; before there are two frames there is none."""
+    rates = Rates()
+    found = [rates.of([job(1000 * quarter, quarter / 4)])["j1"] for quarter in range(5)]
+    assert found == [(None, None)] + [(4000.0, 0.0)] * 4
+    later = [rates.of([job(4000, 1 + quarter / 4)])["j1"][0] for quarter in range(1, 17)]
+    assert later[-1] == 0.0
+    assert all(rate is not None and rate > 0 for rate in later[: int(RATE_SECONDS * 4) - 1])
 
 
-def test_plain_lines_come_every_few_seconds() -> None:
-    """Without a terminal there is one line at once, then one per five seconds, and the last at the close."""
-    clock, stream = VirtualClock(), io.StringIO()
-    with Progress(stream, clock=clock) as progress:
-        for eighth in range(97):
-            progress.update(_snapshot(eighth * 1_000, eighth / 8))
-            clock.advance(0.125)
-    lines = stream.getvalue().splitlines()
-    assert [line.split(": ")[0] for line in lines] == [
-        "penstock j1 0s",
-        "penstock j1 5s",
-        "penstock j1 10s",
-        "penstock j1 12s",
-    ]
-    assert "\x1b" not in stream.getvalue()
-    assert "read 2/2 40k rows (8.0k/s), count 1/4 0 rows (0/s)" in lines[1]
+def test_rates_of_jobs_are_apart() -> None:
+    """By key, whatever their names; one that begins anew with fewer rows has no rate below zero."""
+    rates = Rates()
+    rates.of([job(1000, 1.0), job(0, 1.0, "j2")])
+    assert rates.of([job(500, 2.0), job(100, 2.0, "j2")]) == {"j1": (0.0, 0.0), "j2": (100.0, 0.0)}
 
 
-def test_a_terminal_is_drawn_in_place_and_left_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the vertices are lines that are redrawn; the cursor comes back at the close."""
-    monkeypatch.setenv("TERM", "xterm")
-    clock, stream = VirtualClock(), Terminal()
-    progress = Progress(stream, clock=clock)
-    progress.update(_snapshot(1_000, 1))
-    clock.advance(1)
-    progress.update(_snapshot(3_000, 2))
-    progress.close()
-    progress.close()
-    progress.update(_snapshot(9_000, 9))
-    text = stream.getvalue()
-    assert "read" in text
-    assert "2.0k" in text
-    assert "\x1b[?25h" in text
-    assert "9.0k" not in text
-
-
-def test_spark_bar_and_ours_never_share_a_terminal() -> None:
-    """If Spark draws its console bar, plain lines are written even on a terminal."""
-    stream = Terminal()
-    with Progress(stream, console_bar=True) as progress:
-        progress.update(_snapshot(1, 1))
-    assert stream.getvalue() == plain_line(_snapshot(1, 1)) + "\n"
-
-
-def test_nothing_is_written_without_a_snapshot() -> None:
-    """A job that ends before its first snapshot leaves no line."""
-    stream = io.StringIO()
-    Progress(stream).close()
-    assert stream.getvalue() == ""
+def test_the_last_frame_has_the_rates_of_all_the_time() -> None:
+    """Rows over the seconds of the job."""
+    assert whole_rates(job(100, 4.0)) == (25.0, 0.0)
+    assert whole_rates(job(100, 0.0)) == (None, None)
 
 
 def test_counts_stay_short() -> None:
-    """Three significant places are enough to watch."""
-    assert [short_count(n) for n in (0, 999, 1_000, 1_250, 12_500, 3_400_000, 5e15)] == [
-        "0",
-        "999",
-        "1.0k",
-        "1.2k",
-        "12k",
-        "3.4M",
-        "5000T",
+    """Two or three significant places are enough to watch, and no figure has four digits and a unit."""
+    counts = {0: "0", 999: "999", 1_000: "1.0k", 1_250: "1.2k", 12_500: "12k", 999_999: "1.0M", 3_400_000: "3.4M"}
+    assert {count: short_count(count) for count in counts} == counts
+    assert short_count(5e15) == "5000T"
+    assert [short_bytes(count) for count in (0, 1e3, 640e6)] == ["0 B", "1.0 kB", "640 MB"]
+    assert [short_time(seconds) for seconds in (0, 9.96, 59.6, 3599, 3661)] == [
+        "0.0 s",
+        "10 s",
+        "1 min 0 s",
+        "59 min 59 s",
+        "1 h 1 min",
     ]

@@ -3,12 +3,14 @@
 
 Real environments and task processes. A slow function sleeps for each row, so it takes no core from the others. Four
 reports are taken, a second apart, when rows have come to the sink; most of them must name the stage and the cause.
-The reports see what a user sees, `lastProgress`, and nothing of the case.
+The reports see what a user sees, `lastProgress`, and nothing of the case. The lines of a terminal and the
+HTML of a notebook must say the same in words.
 """
 
 from __future__ import annotations
 
 import contextlib
+import html
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,12 +25,14 @@ import pytest
 from effort import some_of
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
+from penstock.api.streaming.frames import QueryFrames
 from penstock.api.streaming.progress import ProgressReports
 from penstock.api.streaming.writer import query_graph
 from penstock.graph import JobGraph
 from penstock.graph.streaming import StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
+from penstock.observe.frames import frame_html, frame_lines
 from penstock.stream.noop import NoopWriter
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
@@ -44,6 +48,13 @@ SYNC = 2.5
 """Seconds for a checkpoint of a slow disk."""
 PAUSE = 50e-6
 """Seconds for each row of what is slow."""
+WORDS = {
+    "operator": "most of it in",
+    "slow subtask": "slower than the others with as many rows",
+    "hot key": "for it has a hot key: alice",
+}
+"""The words for each cause, of which the lines have at least the beginning in one piece."""
+WIDTH = 80
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -189,15 +200,35 @@ def _rows_at_sink(handle: JobHandle) -> float:
 
 
 def reports_of(graph: JobGraph, handle: JobHandle) -> list[dict[str, Any]]:
-    """Some reports, a second apart, without the first one, which is of the start."""
+    """Some reports, a second apart, without the first one, which is of the start; `shown` is what people see."""
     reports, found = ProgressReports(graph, {"id": "i", "runId": "r", "name": "n"}), []
+    frames = QueryFrames(graph, "query n", "k")
     for _ in range(REPORTS + 1):
         with contextlib.suppress(TimeoutError):
             handle.wait(1.0)
         progress = handle.progress()
         assert progress is not None
-        found.append(reports.report(progress))
+        report = reports.report(progress)
+        frames.look(progress, report)
+        found.append({**report, "shown": shown(frames, len(graph.vertices))})
     return found[1:]
+
+
+def shown(frames: QueryFrames, stages: int) -> list[str]:
+    """A terminal's lines, the block below a notebook's cell, and the query as a cell's value; each in one line."""
+    frame, unknown = frames.now(), (None,) * stages
+    lines = frame_lines(frame, unknown, WIDTH)
+    assert max(map(len, lines)) <= WIDTH
+    pages = [html.unescape(page) for page in (frame_html(frame, unknown), frames.page())]
+    return [" ".join(" ".join(lines).split()), *pages]
+
+
+def assert_said(report: dict[str, Any], stage: str, words: str) -> None:
+    """All that people see names the stage, in a terminal its beginning, and has the words."""
+    for text in report["shown"]:
+        name, sign, _ = text.partition(words)
+        assert sign, (words, text)
+        assert stage[:30] in name.rpartition("held back by")[2] or stage[:30] in name.rpartition("most for")[2], text
 
 
 @pytest.mark.parametrize("case", some_of(CASES, 3), ids=lambda case: case.title)
@@ -214,6 +245,9 @@ def test_reports_name_what_is_slow(cluster: ProcessCluster, tmp_path: Path, case
     assert stage == graph.vertices[case.stage].name, named
     assert told[0] == case.cause, (named, reports[-1])
     assert told[1].startswith(case.operator), named
+    for report in reports:
+        if report["heldBackBy"] == stage and report["bottleneck"]["cause"] == case.cause:
+            assert_said(report, stage, WORDS[case.cause])
     if case.hot:
         keys = [each["bottleneck"]["keys"][0]["key"] for each in reports if each["bottleneck"]["keys"]]
         assert Counter(keys).most_common(1)[0][0] == "alice"
@@ -224,7 +258,11 @@ def test_reports_name_a_slow_disk_under_checkpoints(cluster: ProcessCluster, tmp
     case = Case("a slow disk", 4, "", sink=Sink(sync_seconds=SYNC))
     with running(cluster, case, tmp_path) as (graph, handle):
         wait_until(lambda: (p := handle.progress()) is not None and p.checkpoints.completed > 1, "two checkpoints")
-        slowest = [each["checkpoints"]["slowest"] for each in reports_of(graph, handle)]
+        reports = reports_of(graph, handle)
+    slowest = [each["checkpoints"]["slowest"] for each in reports]
     named = Counter((each["stage"], each["phase"]) for each in slowest)
     assert named.most_common(1)[0][0] == (graph.vertices[4].name, "async"), named
     assert max(each["seconds"] for each in slowest) >= SYNC
+    for report in reports:
+        if report["checkpoints"]["slowest"]["seconds"] >= SYNC:
+            assert_said(report, graph.vertices[4].name, "to store its snapshot")

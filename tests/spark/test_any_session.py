@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import os
 import signal
 import sys
@@ -30,6 +31,19 @@ pytestmark = pytest.mark.spark
 PROGRAM = Path(__file__).parents[1] / "support" / "a_day.py"
 BIN = Path(sys.executable).parent
 SECONDS = 120
+SHOWN = """
+def late(batches):
+    time.sleep(1.2)
+    yield from batches
+
+stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).keyBy('id', numPartitions=2).mapInArrow(late, 'id long')
+stream.run()
+"""
+WAITED = """
+numbers = penstock.readStream(spark).format('rate').load()
+query = numbers.writeStream.format('noop').queryName('numbers').start()
+query.awaitTermination(3)
+"""
 STOP_SECONDS = 5.0
 
 
@@ -127,9 +141,15 @@ def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_A_DAY_PARTS", "1")
     cells = [
         f"exec(open({str(PROGRAM)!r}).read())\nspark = session()\nsessions(spark)",
-        "stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).keyBy('id')\nstream.run()",
+        SHOWN,
         "interrupted(spark)",
-        "print('STILL', count(spark))\nspark.stop()",
+        "print('STILL', count(spark))",
+        "stream.toDF().count()",
+        "stream",
+        WAITED,
+        "query",
+        "query.stop()\nquery",
+        "spark.stop()",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(surroundings)}})
@@ -148,3 +168,17 @@ def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(stopped) < on_this_machine(STOP_SECONDS)
     assert "NEXT 1000" in printed[2]
     assert "STILL 1000" in printed[3]
+    for ran in (notebook.cells[1], notebook.cells[4]):
+        assert_last_frame(ran, "hash(id) + mapInArrow(late): finished after ", "most of it in mapInArrow(late)")
+    assert_last_frame(notebook.cells[6], "query numbers: goes on after ", "rows read")
+    pages = [cell.outputs[-1]["data"]["text/html"] for cell in notebook.cells[5:9] if cell.source != WAITED]
+    assert all("<svg " in page for page in pages)
+    assert "query numbers</b>: ended after" in pages[2]
+
+
+def assert_last_frame(cell: nbformat.NotebookNode, line: str, words: str) -> None:
+    """The cell has kept one block of progress: the end, in which nothing runs any more."""
+    (block,) = [output["data"] for output in cell.outputs if output.output_type == "display_data"]
+    assert line in block["text/plain"], block
+    assert words in html.unescape(block["text/html"]), block
+    assert html.unescape(block["text/html"]).count("<details>") == 1

@@ -13,13 +13,15 @@ import pytest
 
 from penstock.errors import JobCancelledError, SlotsError
 from penstock.graph import JobEdge, JobGraph, JobVertex, KeptBy
-from penstock.job.core.result import JobProgress, VertexProgress
+from penstock.job.core.bottleneck import Bottleneck, Cause
+from penstock.job.core.result import JobEnding, JobProgress, JobResult, VertexProgress
 from penstock.job.core.states import JobState
 from penstock.observe.progress import ProgressSnapshot
 from penstock.operators.exchanges import exchange
 from penstock.shuffle import PartitionKind
 from penstock.spark import interrupts
-from penstock.spark.job_watch import JobWatch, is_wanted, snapshot_of
+from penstock.spark.job_frames import JobFrames, snapshot_of
+from penstock.spark.job_watch import JobWatch, is_wanted
 from penstock.spark.running_jobs import RunningJobs
 from penstock.spark.shared_workers import sql_variables
 from penstock.spark.slots import refuse_what_cannot_fit
@@ -51,15 +53,27 @@ class Shown:
 
     def __init__(self) -> None:
         self.shown: list[str] = []
+        self.ended: list[ProgressSnapshot] = []
         self.cleared = threading.Event()
 
     def show(self, jobs: Sequence[ProgressSnapshot]) -> None:
         """Remember."""
         self.shown += [job.job for job in jobs]
 
+    def end(self, job: ProgressSnapshot) -> None:
+        """Remember."""
+        self.ended.append(job)
+
     def clear(self) -> None:
         """Remember."""
         self.cleared.set()
+
+
+def ending(state: JobState = JobState.FINISHED) -> JobEnding:
+    """The end of that job: all rows, and the stage that took the time."""
+    held = Bottleneck(1, "count", Cause.OPERATOR, "mapInArrow(f)", 0, 2, 3.8, 4.0)
+    metrics = {0: {"rows_in": 900.0, "bytes_in": 9000.0}, 1: {"rows_in": 1000.0}}
+    return JobEnding(JobResult("j1", "job", state, 4.0, metrics, bottleneck=held))
 
 
 def test_share_is_of_rows_where_all_are_known() -> None:
@@ -124,7 +138,7 @@ def test_running_jobs_are_shown_until_they_end() -> None:
     jobs = RunningJobs(clock)
     states: dict[str, JobProgress | None] = {"j1": progress((0, 0), (0, 0)), "j2": progress((0, 0), (0, 0), 0.1)}
     display = Shown()
-    watch = JobWatch(jobs, states.get, lambda: display)
+    watch = JobWatch(jobs, states.get, lambda job: ending() if job == "j1" else None, lambda: display)
     for job in ("j1", "j2"):
         jobs.add(job, two_stages())
         with jobs.planned(job):
@@ -132,7 +146,10 @@ def test_running_jobs_are_shown_until_they_end() -> None:
     watch.look()
     watch.look()
     wait_until("a job is shown twice", lambda: len(display.shown) >= 2)
+    assert display.ended == []
     states.clear()
+    watch.settle()
+    assert [(last.state, last.seconds, last.rows) for last in display.ended] == [("finished", 4.0, 900)]
     clock.advance(6)
     wait_until("the display is cleared", display.cleared.is_set)
     wait_until("the thread has ended", lambda: "penstock-progress" not in [t.name for t in threading.enumerate()])
@@ -141,16 +158,76 @@ def test_running_jobs_are_shown_until_they_end() -> None:
     watch.close()
 
 
+def test_the_last_frame_is_that_of_the_end() -> None:
+    """Of a job that went well all figures, all done, and what bounded its time; else the last that were seen."""
+    frames = JobFrames(two_stages())
+    frames.running(progress((1, 500), (0, 400)))
+    last = frames.ended(ending())
+    assert [(stage.rows, stage.bytes, stage.share, stage.running) for stage in last.vertices] == [
+        (900, 9000, 1.0, 0),
+        (1000, 0, 1.0, 0),
+    ]
+    (note,) = last.notes
+    assert (note.lead, note.stage) == ("held back by", "count")
+    assert note.reason == "subtask 0 of 2 is busy 95% of its time, most of it in mapInArrow(f)"
+    failed = frames.ended(ending(JobState.FAILED))
+    assert (failed.state, failed.seconds, failed.vertices[1].rows) == ("failed", 4.0, 400)
+    assert frames.ended(None).state == "over"
+
+
+def test_a_running_job_names_the_stage_that_holds_it_back() -> None:
+    """The one that has bounded its time so far; nobody where all have worked for a moment only."""
+    busy, idle = {"seconds": 3.0, "operator.f": 2.9}, {"seconds": 3.0, "idle_seconds": 2.95}
+    for figures, held in (((busy, idle), ["read"]), ((idle, busy), ["count"]), ((idle, idle), [])):
+        vertices = tuple(
+            VertexProgress(number, name, 1, 1, 0, told, (told,), (True,))
+            for number, (name, told) in enumerate(zip(("read", "count"), figures, strict=True))
+        )
+        shown = JobFrames(two_stages()).running(JobProgress("j1", "job", JobState.RUNNING, 3.0, vertices))
+        assert [note.stage for note in shown.notes] == held
+        assert all("most of it in f" in note.reason for note in shown.notes)
+
+
+def test_a_query_is_shown_while_somebody_waits() -> None:
+    """Its frames, and its last one when the wait is over, drawn before the wait returns."""
+    display, states = Shown(), [""]
+    watch = JobWatch(RunningJobs(), lambda _: None, find_display=lambda: display)
+    with watch.showing(lambda: ProgressSnapshot("query q", (), 1.0, "q", state=states[0])):
+        wait_until("the query is shown", lambda: len(display.shown) >= 2)
+        states[0] = "ended"
+    assert [(last.job, last.state) for last in display.ended] == [("query q", "ended")]
+    wait_until("the thread has ended", lambda: "penstock-progress" not in [t.name for t in threading.enumerate()])
+
+
+def test_a_display_that_fails_costs_no_job() -> None:
+    """Its thread ends, and nobody waits for it."""
+
+    class Broken(Shown):
+        def show(self, jobs: Sequence[ProgressSnapshot]) -> None:
+            raise OSError("standard error is gone")
+
+    watch = JobWatch(RunningJobs(), lambda _: None, find_display=Broken)
+    with watch.showing(lambda: ProgressSnapshot("query q", (), 1.0, "q")):
+        wait_until("the thread has ended", lambda: "penstock-progress" not in [t.name for t in threading.enumerate()])
+
+
 def test_nowhere_to_show_costs_nothing() -> None:
     """Without a display there is no thread."""
     jobs = RunningJobs()
     jobs.add("j1", two_stages())
-    JobWatch(jobs, lambda _: None, lambda: None).look()
+    watch = JobWatch(jobs, lambda _: None, find_display=lambda: None)
+    watch.look()
+    watch.settle()
+    with watch.showing(lambda: ProgressSnapshot("a query", (), 1.0)):
+        pass
     assert "penstock-progress" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_progress_can_be_switched_off() -> None:
-    """By our setting, and by Spark's where it is set."""
+    """By our setting, and by Spark's where it is set and ours is not."""
+    assert is_wanted(
+        {"spark.ui.showConsoleProgress": "false", "spark.penstock.observe.progress": "true"}, setting=True
+    )
     assert is_wanted({}, setting=True)
     assert is_wanted({"spark.ui.showConsoleProgress": "true"}, setting=True)
     assert not is_wanted({"spark.ui.showConsoleProgress": "False"}, setting=True)

@@ -16,9 +16,7 @@ from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.api.read_results import run_and_read
 from penstock.api.streaming.refusals import refuse_stream
 from penstock.errors import PlanError
-from penstock.graph import explain_graph
 from penstock.operators.verbs import Limit
-from penstock.settings import Settings
 
 
 def require_session(session: Any, verb: str) -> Any:
@@ -62,16 +60,6 @@ def run_now(branches: tuple[Step, ...], session: Any) -> Any:
     settings = runtime.settings()
     reading = PersistedReading(runtime, settings)
     return runtime.run(lambda: reading.plan(branches, keep=False).parts, settings)
-
-
-def explained(branches: tuple[Step, ...], session: Any) -> str:
-    """See `Stream.explain`."""
-    if session is None:
-        return explain_graph(plan_job(branches, Settings(), PLANNING_SLOTS).graph)
-    from penstock.spark.runtime import SparkRuntime
-
-    runtime = SparkRuntime.of(session)
-    return PersistedReading(runtime, runtime.settings()).explain(branches)
 
 
 def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[Any, ...]]:

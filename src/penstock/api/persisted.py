@@ -154,8 +154,12 @@ class PersistedReading:
             step = _step_of(result)
             text = explain_graph(plan_job(self.outline((step,), step), self.settings, slots, buffers=buffers).graph)
             parts.append(f"first, for persisted {result.name}:\n{text}\n")
-        graph = plan_job(self.outline(results), self.settings, slots, buffers=buffers).graph
-        return "".join([*parts, explain_graph(graph)])
+        return "".join([*parts, explain_graph(self.sketch(results))])
+
+    def sketch(self, results: tuple[Step, ...]) -> JobGraph:
+        """The job that an action would run now, over sources without rows."""
+        slots, buffers = self.runtime.slots_at_hand(), self.runtime.buffers(self.settings)
+        return plan_job(self.outline(results), self.settings, slots, buffers=buffers).graph
 
     def _made(self, results: tuple[Step, ...], own: Step | None) -> tuple[Step, ...]:
         while True:

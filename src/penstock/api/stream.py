@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
-from penstock.api.actions import all_rows, dataframe_of, explained, few_rows, first_rows, require_session, run_now
+from penstock.api.actions import all_rows, dataframe_of, few_rows, first_rows, require_session, run_now
 from penstock.api.duplicates import within_watermark, without_duplicates
 from penstock.api.event_time import by_lateness, with_watermark
+from penstock.api.explaining import explained, pictured
 from penstock.api.expressions import condition, is_spark_column, projection, with_columns
 from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute, no_direction, no_item, no_rows_here, no_stream
@@ -427,12 +428,11 @@ class Stream:
 
     def explain(self) -> None:
         """Print the plan: stages, operators, exchanges and the task slots needed. Runs nothing."""
-        if is_streaming(self.branches):
-            from penstock.api.streaming.writer import explained_query
-
-            sys.stdout.write(explained_query(self.branches, self.session))
-            return
         sys.stdout.write(explained(self.branches, self.session))
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the plan as a picture. Runs nothing."""
+        return pictured(self.branches, self.session)
 
     def plan(self, settings: Settings, slots: int, *, keep: bool = True) -> Plan:
         """The job graph of this stream; raises PlanError for what cannot run."""

@@ -19,7 +19,11 @@ def explain_graph(graph: JobGraph) -> str:
     lines = [f"== Penstock job {graph.name} =="]
     for vertex in graph.vertices:
         lines += _vertex_lines(graph, vertex)
-    lines += [_region_text(graph, region) for region in regions(graph)]
+    parts = regions(graph)
+    lines += [_region_text(graph, region) for region in parts]
+    if len(parts) > 1:
+        needed = max(slots_needed(graph, region) if region.at_once else 1 for region in parts)
+        lines.append(f"Slots: {needed} at once, at least")
     if graph.streaming is not None:
         lines += [f"Result: {_sink_text(vertex)}" for vertex in graph.vertices if not graph.outputs_of(vertex.id)]
     elif graph.result:
@@ -79,14 +83,24 @@ def _region_text(graph: JobGraph, region: Region) -> str:
     return f"Region {region.number}: stage {names}, {tasks} tasks on any number of slots"
 
 
-def _edge_text(graph: JobGraph, edge: JobEdge) -> str:
+def edge_title(graph: JobGraph, edge: JobEdge) -> str:
+    """An exchange in few words: how rows are dealt out, the kind, the service, and the tasks at both ends."""
+    tasks = f"{graph.vertex(edge.producer).parallelism} -> {graph.vertex(edge.consumer).parallelism}"
+    return f"{_partitioner(edge)}, {edge.kind.label}, {edge.service}, {tasks}"
+
+
+def _partitioner(edge: JobEdge) -> str:
     keys = ", ".join(key for key in getattr(edge.exchange, "keys", ()) if not key.startswith(INTERNAL))
     partitioner = f"{edge.exchange.kind}({keys})" if keys else edge.exchange.kind
     if edge.summary is not None:
         partitioner = f"{edge.summary.name}, {partitioner}"
+    return partitioner
+
+
+def _edge_text(graph: JobGraph, edge: JobEdge) -> str:
     producer = graph.vertex(edge.producer)
     consumer = graph.vertex(edge.consumer)
     return (
-        f"edge {edge.id} from stage {producer.id}, {partitioner}, {edge.kind.label}, service {edge.service}, "
+        f"edge {edge.id} from stage {producer.id}, {_partitioner(edge)}, {edge.kind.label}, service {edge.service}, "
         f"{producer.parallelism} -> {consumer.parallelism}"
     )

@@ -203,7 +203,7 @@ class SecuritySettings:
 class ObserveSettings:
     """The display, and the metrics. `progress` draws the jobs that run, on a terminal or below a notebook's cell.
 
-    It is off, too, where `spark.ui.showConsoleProgress` is set to false.
+    If nobody sets it, it is off where `spark.ui.showConsoleProgress` is set to false.
 
     With `metrics` the driver and each environment serve Prometheus at `metrics_host`: at the first free one of 16
     ports from `metrics_port` on, at any free one where that is 0. Everybody who reaches that address can read them.

@@ -22,7 +22,7 @@ from pyspark import SparkContext
 
 from penstock.attachment.launch import EnvironmentLaunch, start_early
 from penstock.errors import ControlError, PenstockError
-from penstock.job.core.result import JobProgress
+from penstock.job.core.result import JobEnding, JobProgress
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.settings import Settings
 from penstock.shuffle import ShuffleDescriptor
@@ -56,7 +56,7 @@ class Application:
         self.name = f"{context.applicationId}-{secrets.token_hex(4)}"
         self.persisted = PersistedResults(self.release_result)
         self.running = RunningJobs()
-        self.watch = JobWatch(self.running, self._progress).silencing(context)
+        self.watch = JobWatch(self.running, self._progress, self._ending).silencing(context)
         self._secret = secrets.token_bytes(32)
         self.results = ResultsInUse(context._jvm, self._drop_result)  # noqa: SLF001 - as PySpark itself
         self._numbers = itertools.count(1)
@@ -149,7 +149,10 @@ class Application:
         if master is None:
             raise ControlError("the SparkSession of this DataFrame was stopped: make it again in a new one")
         with naming_holders(self._context):
-            partitions, size = master.open_result(result.name)
+            try:
+                partitions, size = master.open_result(result.name)
+            finally:
+                self.watch.settle()
         result.takes(size)
         return list(partitions)
 
@@ -193,6 +196,10 @@ class Application:
     def _progress(self, job: str) -> JobProgress | None:
         master = self._master
         return None if master is None else master.job_progress(job)
+
+    def _ending(self, job: str) -> JobEnding | None:
+        master = self._master
+        return None if master is None else master.job_ending(job)
 
     def _identity(self, port: int) -> MasterIdentity:
         conf = self._context.getConf()

@@ -13,6 +13,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ from penstock.spark.collected import CollectedRows
 from penstock.spark.datasets import HeldResult, PersistedResults
 from penstock.spark.function_errors import as_function_errors
 from penstock.spark.hints import hint_parquet
-from penstock.spark.job_watch import is_wanted
+from penstock.spark.job_watch import Frame, is_wanted
 from penstock.spark.launcher import SparkPayload, error_text
 from penstock.spark.names import place_names
 from penstock.spark.planning import plan_scans
@@ -168,6 +169,12 @@ class SparkRuntime:
             return settings
         return replace(settings, restart=STREAMING_RESTARTS)
 
+    def showing(self, settings: Settings) -> Callable[[Frame], AbstractContextManager[None]]:
+        """The way to show a query while somebody waits for its end; nothing where no progress is wanted."""
+        if is_wanted(session_conf(self._spark), setting=settings.observe.progress):
+            return self._application.watch.showing
+        return lambda _: contextlib.nullcontext()
+
     def start(self, graph: JobGraph, settings: Settings) -> tuple[JobHandle, JobMaster]:
         """Start a streaming query and return at once.
 
@@ -241,6 +248,8 @@ class SparkRuntime:
             if lost is not None:
                 self.release(submission.job)
             raise
+        finally:
+            self._application.watch.settle()
 
     def rows(self, finished: FinishedJob, schema: pa.Schema, settings: Settings) -> list[tuple[Any, ...]]:
         """The rows of a job's result, in order; for small ones, because one process reads them all."""

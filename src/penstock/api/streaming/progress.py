@@ -178,6 +178,7 @@ def _slowest(counts: CheckpointCounts, stages: Mapping[str, str]) -> dict[str, A
         "subtask": found.subtask,
         "phase": found.phase,
         "seconds": round(found.seconds, 3),
+        "text": found.text,
     }
 
 

@@ -10,16 +10,18 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
+from penstock.api.streaming.frames import QueryFrames
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED, Listeners
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause, timestamp
 from penstock.errors import ControlError, JobCancelledError, PenstockError, SettingError
 from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.states import JobState
+from penstock.observe.progress import ProgressSnapshot
 
 if TYPE_CHECKING:
     from penstock.job.shell.master import JobHandle, JobMaster  # a server, which reading a plan needs not
@@ -60,6 +62,8 @@ class StartedQuery:
     most_in_flight: int = 0
     tell: Callable[[str, Mapping[str, Any]], None] = lambda _, __: None
     """Tells the listeners of an event."""
+    showing: Callable[[Callable[[], ProgressSnapshot]], AbstractContextManager[None]] = lambda _: nullcontext()
+    """Shows the query's frames while somebody waits for its end."""
 
 
 class StreamingQuery:
@@ -73,6 +77,7 @@ class StreamingQuery:
         self._error: PenstockError | None = None
         names = {"id": started.id, "runId": started.run_id, "name": started.name or ""}
         self._progress = ProgressReports(started.graph, names)
+        self._frames = QueryFrames(started.graph, f"query {started.name or started.id[:8]}", started.run_id)
         self._seen = 0
         self._checkpoints: list[dict[str, Any]] = []
         self._state = JobState.WAITING_FOR_SLOTS
@@ -176,9 +181,11 @@ class StreamingQuery:
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until it has ended; raises what ended it.
 
-        With a `timeout` in seconds: whether it has ended by then.
+        With a `timeout` in seconds: whether it has ended by then. On a terminal, and in a notebook, its stages are
+        shown meanwhile.
         """
-        ended = self._wait(timeout)
+        with self._started.showing(lambda: self._frames.now(self._waits, self._end if self._ended.is_set() else "")):
+            ended = self._wait(timeout)
         if ended and self._error is not None:
             raise self._error
         return ended if timeout is not None else None
@@ -227,6 +234,21 @@ class StreamingQuery:
         """One line for people."""
         return f"StreamingQuery({self.name or self.id}: {self.status['message']})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: its graph, coloured by the last report, its stages, and what holds it back."""
+        return self._frames.page(self._waits, "" if self.isActive else self._end)
+
+    @property
+    def _waits(self) -> str:
+        """A message of its status where its tasks do not all run."""
+        is_told = self.isActive and (self._starting or self._silence or self._state is JobState.WAITING_FOR_SLOTS)
+        return str(self.status["message"]) if is_told else ""
+
+    @property
+    def _end(self) -> str:
+        """A word for its end."""
+        return "failed" if self._error is not None else "ended"
+
     def _wait(self, timeout: float | None) -> bool:
         # Short waits: one without a limit in the main thread would keep Ctrl-C from getting through.
         left = float("inf") if timeout is None else timeout
@@ -267,9 +289,10 @@ class StreamingQuery:
 
     def _is_over(self) -> bool:
         try:
-            self._started.handle.wait(PROGRESS_SECONDS)
+            finished = self._started.handle.wait(PROGRESS_SECONDS)
         except TimeoutError:
             return False
+        self._frames.end(finished.result)
         return True
 
     def _look_if_possible(self) -> None:
@@ -296,9 +319,12 @@ class StreamingQuery:
         self._checkpoints = checkpoint_reports(progress.checkpoints)
         self._tell_restart(progress.checkpoints.restarts, restart_cause(progress.checkpoints) or "")
         self._starting = sum(max(0, each.parallelism - each.running - each.finished) for each in progress.vertices)
+        report = None
         if progress.state is not JobState.WAITING_FOR_SLOTS:
-            self._reports.append(self._progress.report(progress))
-            self._tell_progress(self._reports[-1])
+            report = self._progress.report(progress)
+            self._reports.append(report)
+            self._tell_progress(report)
+        self._frames.look(progress, report)
         if progress.checkpoints.completed != self._seen:
             self._seen = progress.checkpoints.completed
             self._call(self._started.hooks.completed)

@@ -30,7 +30,7 @@ from penstock.api.streaming.refusals import (
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
 from penstock.api.streaming.uids import with_uids
 from penstock.errors import PlanError
-from penstock.graph import JobGraph, explain_graph
+from penstock.graph import JobGraph
 from penstock.graph.streaming import StreamingOptions
 from penstock.operators.exchanges import exchange
 from penstock.settings import Settings, StreamingSettings
@@ -133,7 +133,10 @@ class StreamWriter(TakesOptions):
         run = str(uuid.uuid4())
         most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
         tell = streams(require_session(self._session, "writeStream")).tell
-        started = StartedQuery(options.query, run, self._name, graph, total, handle, master, hooks, most, tell)
+        showing = runtime.showing(settings)
+        started = StartedQuery(
+            options.query, run, self._name, graph, total, handle, master, hooks, most, tell, showing
+        )
         return StreamingQuery(started)
 
     @property
@@ -175,8 +178,8 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
     )
 
 
-def explained_query(branches: tuple[Step, ...], session: Any) -> str:
-    """The plan of the query that `start` would begin now, without its sink."""
+def sketched_query(branches: tuple[Step, ...], session: Any) -> JobGraph:
+    """The job of the query that `start` would begin now, without its sink."""
     slots, settings = PLANNING_SLOTS, Settings()
     if session is not None:
         from penstock.spark.runtime import SparkRuntime
@@ -184,7 +187,7 @@ def explained_query(branches: tuple[Step, ...], session: Any) -> str:
         runtime = SparkRuntime.of(session)
         slots, settings = runtime.slots_at_hand(), runtime.settings()
     options = query_options("", "(the query's name)", "", settings.streaming)
-    return explain_graph(query_graph(in_mode(branches, None), _AnySink(), settings, slots, options))
+    return query_graph(in_mode(branches, None), _AnySink(), settings, slots, options)
 
 
 class _AnySink(NoopSink):

@@ -116,8 +116,13 @@ class Bottleneck:
     @property
     def text(self) -> str:
         """One sentence."""
+        return f"{self.name}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The sentence without the stage's name."""
         where = f"subtask {self.subtask} of {self.subtasks} is busy {self.busy / self.span:.0%} of its time"
-        reason = {
+        cause = {
             Cause.OPERATOR: f"most of it in {self.operator or 'a call that has not come back yet'}",
             Cause.SOURCE: "most of it reading",
             Cause.OUTPUT: "most of it writing to its exchange",
@@ -126,7 +131,7 @@ class Bottleneck:
             Cause.SKEW: f"in {self.operator}, and has more rows than the others",
             Cause.KEY: f"in {self.operator}, for it has a hot key{self._keys}",
         }[self.cause]
-        return f"{self.name}: {where}, {reason}"
+        return f"{where}, {cause}"
 
     @property
     def without_keys(self) -> Bottleneck:

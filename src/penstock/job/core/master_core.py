@@ -80,8 +80,12 @@ class MasterCore:
         """The slots of all jobs."""
         return sum(job.slots.held for job in self._jobs.values())
 
-    def progress(self, job: str, live: Callable[[AttemptId], dict[str, float]]) -> JobProgress | None:
-        """A snapshot of a job that is not over."""
+    def progress(
+        self, job: str, live: Callable[[AttemptId], dict[str, float]], now: float | None = None
+    ) -> JobProgress | None:
+        """A snapshot of a job that is not over; as of the last event where nobody says when it is."""
+        if now is not None:
+            self._now = now
         core = self._jobs.get(job)
         return core.progress(live) if core is not None else None
 

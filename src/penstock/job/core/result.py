@@ -152,6 +152,14 @@ class JobResult:
         return sum(values.get(metric, 0.0) for values in self.metrics.values())
 
 
+@dataclass(frozen=True, slots=True)
+class JobEnding:
+    """The end of a job, for displays: its result without trace and subtasks, and the error's first line, or none."""
+
+    result: JobResult
+    error: str = ""
+
+
 def _html_row(cells: tuple[str, ...], tag: str) -> str:
     return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 

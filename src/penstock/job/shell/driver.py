@@ -26,6 +26,7 @@ from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
+from penstock.job.shell.ended_jobs import EndedJobs
 from penstock.job.shell.environments import AttachedEnvironment, Environments
 from penstock.job.shell.exports import all_environments, all_tasks, ended_jobs, one_job
 from penstock.job.shell.figures import TaskFigures
@@ -67,6 +68,7 @@ class JobDriver:
         self.figures = TaskFigures()
         self.histories: list[JobHistory] = []
         """Those who are told the lives of jobs: event logs, a page."""
+        self.endings = EndedJobs()
         self.on_result_lost: Callable[[str], None] = lambda _: None
         self.is_ending = False
         """True if the application ends: environments that go then have not failed."""
@@ -157,7 +159,7 @@ class JobDriver:
 
     def progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
-        return self._core.progress(job, self.figures.of)
+        return self._core.progress(job, self.figures.of, self.clock.now())
 
     def tell(self, history: JobHistory) -> None:
         """Tell somebody the lives of all jobs from now on, and of those that run what has happened."""
@@ -179,6 +181,7 @@ class JobDriver:
                     history.looked(progress, trace)
 
     def _tell_end(self, result: JobResult, error: str = "") -> None:
+        self.endings.add(result, error)
         for history in self.histories:
             history.ended(result, error)
 

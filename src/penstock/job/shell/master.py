@@ -24,7 +24,7 @@ from penstock.connection.transport import join_host, split_host
 from penstock.errors import ControlError, PenstockError, SettingError
 from penstock.job.core import events
 from penstock.job.core.master_core import MasterCore
-from penstock.job.core.result import FinishedJob, JobProgress
+from penstock.job.core.result import FinishedJob, JobEnding, JobProgress
 from penstock.job.launcher import Launcher, Submission
 from penstock.job.results.result_core import Partitions
 from penstock.job.results.results import Build, ResultCalls, Results
@@ -216,6 +216,10 @@ class JobMaster:
     def processes(self) -> tuple[ProcessNow, ...]:
         """The environment processes that are attached."""
         return self._call(self._driver.processes)
+
+    def job_ending(self, job: str) -> JobEnding | None:
+        """The end of a job that was over not long ago."""
+        return self._call(lambda: self._driver.endings.of(job))
 
     def close(self) -> None:
         """Cancel jobs, shut environments down, stop; idempotent."""
