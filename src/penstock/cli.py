@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `preload`, `checkpoints inspect`, `replay`.
+"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
     _add_preload(commands.add_parser("preload", help="once: let sessions of penstock.preloading() start sooner"))
-    _add_checkpoints(commands.add_parser("checkpoints", help="look at the checkpoints of a streaming query"))
+    _add_checkpoints(commands.add_parser("checkpoints", help="the checkpoints and savepoints of streaming queries"))
     _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
     return top
 
@@ -69,11 +69,24 @@ def _add_preload(parser: argparse.ArgumentParser) -> None:
 
 def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
     words = parser.add_subparsers(title="words", required=True, metavar="WORD")
-    inspect = words.add_parser("inspect", help="what lies at a checkpointLocation, and what each task did for it")
-    inspect.add_argument("location", metavar="LOCATION", help="a checkpointLocation: a folder, or a URI")
-    inspect.add_argument("--verify", action="store_true", help="also compare all bytes with their checksums")
-    inspect.add_argument("--json", action="store_true", help="one JSON list")
-    inspect.set_defaults(run=_inspect, parser=inspect)
+    made = {
+        "list": (_list, "a line for each checkpoint"),
+        "inspect": (_inspect, "one checkpoint: positions of sources, sizes of operators, what each task did"),
+        "verify": (_verify, "compare all bytes with their checksums; damage is exit code 1"),
+        "delete": (_delete, "delete checkpoints, a location or a savepoint, unless a query runs there"),
+    }
+    for word, (run, help_) in made.items():
+        each = words.add_parser(word, help=help_)
+        each.add_argument("location", metavar="LOCATION", help="a checkpointLocation or savepoint: folder or URI")
+        each.set_defaults(run=run, parser=each)
+        if word != "delete":
+            each.add_argument("--json", action="store_true", help="as JSON")
+    inspect, delete = words.choices["inspect"], words.choices["delete"]
+    inspect.add_argument("--checkpoint", type=int, metavar="NUMBER", help="this one (the newest)")
+    inspect.add_argument("--groups", action="store_true", help="also the spread over key groups: reads all state")
+    delete.add_argument("--checkpoint", type=int, metavar="NUMBER", action="append", help="only this one (all)")
+    delete.add_argument("--yes", action="store_true", help="delete them, do not only say what would go")
+    delete.add_argument("--force", action="store_true", help="no query runs there, though nobody can tell")
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -97,10 +110,28 @@ def _preload(_: argparse.Namespace) -> int:
     return preload()
 
 
-def _inspect(options: argparse.Namespace) -> int:
-    from penstock.inspection import inspect_checkpoints
+def _list(options: argparse.Namespace) -> int:
+    from penstock.inspection.command import list_checkpoints
 
-    return inspect_checkpoints(options.location, verify=options.verify, json=options.json)
+    return list_checkpoints(options.location, json=options.json)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from penstock.inspection.command import Inspected, inspect_checkpoints
+
+    return inspect_checkpoints(options.location, Inspected(options.checkpoint, options.groups), json=options.json)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from penstock.inspection.command import verify_checkpoints
+
+    return verify_checkpoints(options.location, json=options.json)
+
+
+def _delete(options: argparse.Namespace) -> int:
+    from penstock.inspection.command import Doomed, delete_checkpoints
+
+    return delete_checkpoints(options.location, Doomed(options.checkpoint or (), options.yes, options.force))
 
 
 if __name__ == "__main__":

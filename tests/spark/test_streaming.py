@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -70,6 +71,11 @@ def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
     table = pq.read_table(folder / "output")
     distinct = len(pc.unique(table["value"]))
     return rows - distinct, table.num_rows - distinct + pc.sum(pc.greater(table["n"], 1)).as_py()
+
+
+def owners_at(folder: Path) -> list[str]:
+    """The files of the owners of a query's location, without the signs of queries that run."""
+    return sorted(path.name for path in (folder / "checkpoints" / "owners").iterdir() if path.suffix != ".running")
 
 
 def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,6 +189,30 @@ def test_next_query_goes_on_where_a_cancelled_one_was(spark: Any, tmp_path: Path
     assert lost_and_doubled(tmp_path, 8_000) == (0, 0)
 
 
+def test_queries_begin_with_savepoints_of_others(spark: Any, tmp_path: Path) -> None:
+    """One is taken while the query runs, a second as it stops: a query at a new location goes on from that.
+
+    Into the same folder, though the first location is gone: no row is lost or doubled.
+    """
+    first = started(numbers(spark, 8_000, 2_000), tmp_path)
+    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
+    with pytest.raises(CheckpointError, match="is a folder with"):
+        first.checkpoint(savepoint=str(tmp_path))
+    with pytest.raises(CheckpointError, match="is a folder with"):
+        first.stop(savepoint=str(tmp_path))
+    assert first.checkpoint(savepoint=str(tmp_path / "one")) > 0
+    first.stop(savepoint=str(tmp_path / "two"))
+    with pytest.raises(CheckpointError, match="has ended"):
+        first.stop(savepoint=str(tmp_path / "three"))
+    shutil.rmtree(tmp_path / "checkpoints")
+    other = numbers(spark, 8_000, 2_000).keyBy("n").agg(m=("n", "count"))
+    with pytest.raises(CheckpointError, match="no operator of that name"):
+        started(other, tmp_path, savepoint=tmp_path / "one")
+    second = started(numbers(spark, 8_000, 2_000), tmp_path, savepoint=tmp_path / "two")
+    assert second.awaitTermination(WAIT) is True
+    assert lost_and_doubled(tmp_path, 8_000) == (0, 0)
+
+
 def test_a_start_that_can_not_go_on_is_refused_and_changes_nothing(spark: Any, tmp_path: Path) -> None:
     """Another aggregate, a renamed column, a function that can't travel: at `start`, and the location is as it was.
 
@@ -193,7 +223,7 @@ def test_a_start_that_can_not_go_on_is_refused_and_changes_nothing(spark: Any, t
     query = started(keyed.agg(n=("value", "count")), tmp_path, checkpointInterval="1h")
     query.checkpoint()
     query.stop()
-    owners = sorted((tmp_path / "checkpoints" / "owners").iterdir())
+    owners = owners_at(tmp_path)
     for other in (keyed.agg(n=("value", "sum")), keyed.agg(renamed=("value", "count"))):
         with pytest.raises(CheckpointError, match=r"holds the state of .*now has .*new checkpointLocation"):
             started(other, tmp_path)
@@ -205,7 +235,7 @@ def test_a_start_that_can_not_go_on_is_refused_and_changes_nothing(spark: Any, t
 
     with pytest.raises(PlanError, match="cannot be sent to tasks"):
         started(keyed.agg(n=("value", "count")).mapInArrow(held, "value long, n long"), tmp_path)
-    assert sorted((tmp_path / "checkpoints" / "owners").iterdir()) == owners
+    assert owners_at(tmp_path) == owners
     again = started(keyed.agg(n=("value", "count")), tmp_path, checkpointInterval="1h")
     again.checkpoint()
     again.stop()

@@ -7,18 +7,20 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.checkpoint.savepoints import SavepointFolder
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.machine.locations import FILESYSTEMS
 from penstock_torture.passing_files import PassingFiles
 
 Gate = Callable[[str, str], None]
 """Called ahead of each call with its name and path; raises what that is to raise. Of a write half is done then."""
+_T = TypeVar("_T")
 _gates: list[Gate] = []
 _GATED = frozenset(
     [
@@ -93,10 +95,19 @@ class _Output:
 
 def gated(location: Path | str, gate: Gate) -> CheckpointStorage:
     """The driver's side of a location whose files pass a gate; it does not wait between its tries."""
+    return _seen_through(gate, lambda: CheckpointStorage(str(location), (0, 0, 0), (0, 0, 0)))
+
+
+def gated_savepoint(folder: Path | str, gate: Gate) -> SavepointFolder:
+    """The folder of a savepoint whose files pass a gate."""
+    return _seen_through(gate, lambda: SavepointFolder(str(folder), (0, 0, 0)))
+
+
+def _seen_through(gate: Gate, make: Callable[[], _T]) -> _T:
     _gates.append(gate)
     try:
         with patch.dict(os.environ, {FILESYSTEMS: f"{__name__}:seen"}):
-            return CheckpointStorage(str(location), (0, 0, 0), (0, 0, 0))
+            return make()
     finally:
         _gates.pop()
 

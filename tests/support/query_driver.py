@@ -109,7 +109,7 @@ class Driver:
         """Claim the location and submit the query."""
         graph = self.tasks.graph
         assert graph.streaming is not None
-        storage = QueryStorage(graph.streaming)
+        self.storage = storage = QueryStorage(graph.streaming)
         storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
         submission = Submission(self.master.new_job(), graph, SETTINGS, 4, checkpoints=storage)
         return self.master.submit(submission)

@@ -19,10 +19,10 @@ import xxhash
 from penstock.checkpoint.errors import CorruptCheckpointError, NewerFormatError
 
 MAGIC: Final = b"PSTKCKPT"
-VERSION: Final = 6
-_READ: Final = (1, 2, 3, 4, 5, 6)
+VERSION: Final = 7
+_READ: Final = (1, 2, 3, 4, 5, 6, 7)
 """Version 1 has no figures, in 1 and 2 all chunks lie in their part's own file, before 4 no rows are logged, before 5
-nobody knows what sources read, and before 6 the names of stages and sink."""
+nobody knows what sources read, before 6 the names of stages and sink, and before 7 savepoints."""
 _HEAD: Final = struct.Struct("<8sIQQ")
 
 
@@ -104,6 +104,7 @@ class CheckpointMetadata:
     `sources` says by operator id what a source reads, and its partitions.
     `stages` are the names of stages by operator id, as `explain` shows them, and `sink` is the sink's.
     `seconds` went by from its trigger until all parts were stored; `figures` are those of each task, by its part.
+    `savepoint` names the savepoint that its location began with, if it did.
     """
 
     number: int
@@ -118,6 +119,7 @@ class CheckpointMetadata:
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
     sink: str = ""
+    savepoint: str = ""
 
     @property
     def is_logged(self) -> bool:
@@ -141,6 +143,7 @@ def encode(metadata: CheckpointMetadata) -> bytes:
             "sources": dict(metadata.sources),
             "stages": dict(metadata.stages),
             "sink": metadata.sink,
+            "savepoint": metadata.savepoint,
         }
     )
     return _HEAD.pack(MAGIC, VERSION, len(body), xxhash.xxh3_64_intdigest(body)) + bytes(body)

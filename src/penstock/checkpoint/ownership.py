@@ -4,6 +4,7 @@
     owners/<epoch>-<token>            a claim; that it is there is all it says
     owners/<epoch>-<token>.base       what the owner's first checkpoint stands on (`lineage`)
     owners/<epoch>-<token>.base.new   the same, before the claim
+    owners/<epoch>-<token>.running    the sign that its query runs (`running`); it fences nobody
 
 File systems of object stores have no locks and no exclusive creation that all of them keep, so a location is fenced
 by files that only ever come. A new owner takes an epoch above all that it sees and looks again; of two with one epoch
@@ -26,6 +27,7 @@ from pyarrow import fs
 
 from penstock.checkpoint.errors import AwayError, CheckpointError, FencedError
 from penstock.checkpoint.lineage import Base, encode
+from penstock.checkpoint.running import RUNNING
 from penstock.checkpoint.stamps import Owner, Stamp
 from penstock.machine.disk import Disk
 from penstock.machine.locations import is_here
@@ -130,7 +132,7 @@ class Ownership:
         # The folders of their checkpoints are gone: they must not come back without the words that tell of them.
         self._disk.sync_folder(self._location)
         for name in sorted(names, reverse=True):  # a base ahead of its claim
-            owner = Owner.of(name.removesuffix(_ASIDE).removesuffix(_BASE))
+            owner = Owner.of(name.removesuffix(_ASIDE).removesuffix(_BASE).removesuffix(RUNNING))
             if owner is not None and owner < self.mine and owner not in needed:
                 with suppress(FileNotFoundError):
                     self._fs.delete_file(f"{self._folder}/{name}")

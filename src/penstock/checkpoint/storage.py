@@ -138,6 +138,11 @@ class PartStorage:
             self._fs, self._root = here(), location.rstrip("/")
         self._disk = Disk(self._fs)
 
+    @property
+    def place(self) -> tuple[fs.FileSystem, str]:
+        """The file system, and the folder there."""
+        return self._fs, self._root
+
     def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Content | Chunk]]) -> PartHandle:
         """Write a task's snapshot; raises OSError as the file system does, with nothing left that counts.
 
@@ -371,7 +376,7 @@ class CheckpointStorage(PartStorage):
         stamps = self._lineage()
         for stamp in reversed(stamps):
             try:
-                metadata = self._metadata(stamp)
+                metadata = self.metadata(stamp)
                 if not kept and stamp != stamps[0]:
                     self._read_through(stamp, metadata)
             except CorruptCheckpointError as error:
@@ -392,7 +397,7 @@ class CheckpointStorage(PartStorage):
 
     def _entry(self, stamp: Stamp, read_through: bool) -> Kept | Unusable:
         try:
-            metadata = self._metadata(stamp)
+            metadata = self.metadata(stamp)
             if read_through:
                 self._read_through(stamp, metadata)
         except CorruptCheckpointError as error:
@@ -477,7 +482,8 @@ class CheckpointStorage(PartStorage):
                     pass
             self._read_whole.add(stamp)
 
-    def _metadata(self, stamp: Stamp) -> CheckpointMetadata:
+    def metadata(self, stamp: Stamp) -> CheckpointMetadata:
+        """That of a complete checkpoint whose files are there; raises CorruptCheckpointError or OSError."""
         path = f"{stamp}/{METADATA}"
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
             metadata = decode(stream.read(), f"{self.location}/{path}")

@@ -12,15 +12,17 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from penstock.checkpoint.errors import UncertainCheckpointError
-from penstock.checkpoint.found import Found
+from penstock.checkpoint.errors import CheckpointError, UncertainCheckpointError
+from penstock.checkpoint.found import Found, Kept
 from penstock.checkpoint.kept_files import folder_of
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_part, unpack_part
 from penstock.checkpoint.patience import FEW, patiently
+from penstock.checkpoint.running import RunningSign
+from penstock.checkpoint.savepoints import SavepointFolder, copied
 from penstock.checkpoint.stamps import Stamp
-from penstock.checkpoint.storage import CheckpointStorage
+from penstock.checkpoint.storage import CheckpointStorage, PartStorage
 from penstock.errors import PlanError
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.restoring import refuse_finished, refuse_other_plan, refuse_other_sources
@@ -33,6 +35,7 @@ from penstock.graph.streaming import (
     part_name,
     vertex_of_part,
 )
+from penstock.job.kept_checkpoints import KeptCheckpoints
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 class SavedStates:
     """The states that the stages of a query stored, in the checkpoint that it is to go on from."""
 
-    def __init__(self, storage: CheckpointStorage, metadata: CheckpointMetadata) -> None:
+    def __init__(self, storage: PartStorage, metadata: CheckpointMetadata) -> None:
         self._storage = storage
         self._parts = metadata.parts
 
@@ -99,8 +102,12 @@ class QueryStorage:
         """The beginning that the query goes on from, once the location is claimed."""
         self._options = options
         self._storage = CheckpointStorage(options.location)
-        self._stamps: dict[int, Stamp] = {}
-        """Of the complete checkpoints that are kept."""
+        self._kept = KeptCheckpoints()
+        self._sign = RunningSign(*self._storage.place)
+        self._origin = ""
+        """The savepoint with which the location began."""
+        self._copied: Stamp | None = None
+        """The checkpoint that a savepoint was copied to, as long as the query may be refused."""
         self._newest: SavedParts | None = None
         """The last one of this driver."""
         self._is_uncertain = False
@@ -119,20 +126,29 @@ class QueryStorage:
         """
         found = self._storage.claim(self._retained, lambda found: self._refuse(found, vertices))
         try:
+            self._sign.put(self._storage.owner)
             for unusable in found.unusable:
                 text = f"checkpoint {unusable.stamp} can't be restored from, an older one is taken: {unusable.cause}"
                 _LOG.warning(text)
                 warnings.warn(text, RuntimeWarning, stacklevel=3)
-        except Warning:  # somebody has made errors of them
-            self._storage.withdraw()
+            if not found.kept and self._options.savepoint:
+                found = self._copy_savepoint(SavepointFolder(self._options.savepoint))
+        except BaseException:  # among them warnings that somebody has made errors of
+            self.withdraw()
             raise
         kept = tuple(_saved(each.metadata) for each in found.kept)
         saved = kept[0] if kept else None
-        self._stamps.update((each.stamp.number, each.stamp) for each in found.kept)
+        for each in found.kept:
+            self._kept.keep(each.stamp)
+        self._origin = found.metadata.savepoint if found.metadata is not None else ""
         self.beginning = QueryBeginning(self._storage.owner, saved, kept[1:])
 
     def withdraw(self) -> None:
         """The query did not begin: whoever had the location has it again."""
+        self._sign.take_away()
+        if self._copied is not None:  # nobody would be known who took it
+            self._storage.discard(self._copied)
+            self._copied = None
         self._storage.withdraw()
 
     def check(self) -> None:
@@ -158,9 +174,10 @@ class QueryStorage:
             {uid: (reads.what, reads.partitions) for uid, reads in self._sources.items()},
             self._names.stages,
             self._names.sink,
+            self._origin,
         )
         try:
-            self._stamps[saved.checkpoint] = self._storage.commit(metadata)
+            self._kept.keep(self._storage.commit(metadata))
         except UncertainCheckpointError:
             self._is_uncertain = True
             raise
@@ -176,24 +193,25 @@ class QueryStorage:
             return
         names = [part_name(uid, task) for uid, width in last.parallelism.items() for task in range(width)]
         self.store(SavedParts(last.checkpoint + 1, {}, frozenset(names), last.parallelism))
-        del self._stamps[last.checkpoint + 1]
+        self._kept.drop(last.checkpoint + 1)
 
     def sweep(self) -> None:
         """After a commit: remove what tasks have left of checkpoints that were given up, and earlier owners."""
         if not self._is_uncertain:
-            self._storage.sweep(self._stamps.values())
+            self._storage.sweep(self._kept.stamps)
 
     def discard(self, checkpoint: int) -> None:
         """Remove a checkpoint."""
         if self._is_uncertain:
             return
-        stamp = self._stamps.pop(checkpoint, self._storage.stamp(checkpoint))
-        self._storage.discard(stamp)
+        stamp = self._kept.drop(checkpoint)
+        if stamp is not None or not self._kept.is_read(checkpoint):
+            self._storage.discard(stamp or self._storage.stamp(checkpoint))
 
     def discard_part(self, handle: bytes) -> None:
         """Remove what came too late for its checkpoint, and with it what is left of that."""
         stamp = folder_of(unpack_part(handle).path)
-        if stamp is not None and stamp not in self._stamps.values() and not self._is_uncertain:
+        if stamp is not None and stamp not in self._kept.stamps and not self._is_uncertain:
             self._storage.discard(stamp)
 
     def discard_logs(self, before: int) -> None:
@@ -205,11 +223,31 @@ class QueryStorage:
 
         Its last checkpoint may have become complete when nobody was left to say that an older one is to go.
         """
-        if self._is_uncertain:
-            return
-        for checkpoint in sorted(self._stamps)[: -self._retained]:
-            self.discard(checkpoint)
-        self._storage.end()
+        try:
+            if self._is_uncertain:
+                return
+            for checkpoint in self._kept.numbers[: -self._retained]:
+                self.discard(checkpoint)
+            self._storage.end()
+        finally:
+            self._sign.take_away()
+
+    def save(self, path: str, least: int = 0) -> int:
+        """Write a savepoint of the newest complete checkpoint, which has this number at least; its number.
+
+        The folder is prepared. Any thread may ask; checkpoints go on meanwhile. Raises CheckpointError.
+        """
+        folder = SavepointFolder(path)
+        with self._kept.newest() as stamp:
+            try:
+                if stamp is None or stamp.number < least:
+                    raise CheckpointError(f"{self._options.location} has no checkpoint that is as new as {least}")
+                metadata = patiently(lambda: self._storage.metadata(stamp), FEW)
+            except (OSError, CheckpointError) as error:
+                folder.remove()
+                raise CheckpointError(f"no savepoint was written at {path}: {error}") from error
+            folder.save(self._storage, metadata)
+            return stamp.number
 
     @property
     def _retained(self) -> int:
@@ -217,11 +255,28 @@ class QueryStorage:
 
     def _refuse(self, found: Found, stages: Mapping[str, int]) -> None:
         """Raise PlanError where a query of these stages can't go on from what was found."""
-        metadata = found.metadata
-        if metadata is None:
+        if self._options.savepoint:
+            folder = SavepointFolder(self._options.savepoint)
+            savepoint = folder.find()
+            if found.metadata is None:
+                self._refuse_metadata(savepoint.metadata, folder, f"the savepoint at {folder.location}", stages)
+                return
+            if found.metadata.savepoint != savepoint.identity:
+                raise PlanError(
+                    f"the checkpoint at {self._options.location} did not begin with the savepoint at"
+                    f" {folder.location}: give the query another checkpointLocation to begin with that, or leave the"
+                    " option savepoint out to go on from the checkpoint"
+                )
+        if found.metadata is None:
             self._begin_anew()
-            return
-        where = f"the checkpoint at {self._options.location}"
+        else:
+            where = f"the checkpoint at {self._options.location}"
+            self._refuse_metadata(found.metadata, self._storage, where, stages)
+
+    def _refuse_metadata(
+        self, metadata: CheckpointMetadata, storage: PartStorage, where: str, stages: Mapping[str, int]
+    ) -> None:
+        """Raise PlanError where a query of these stages can't go on from a checkpoint that lies in this storage."""
         if metadata.hash != KEY_GROUP_HASH:
             raise PlanError(f"{where} has keys by {metadata.hash}, this query by {KEY_GROUP_HASH}: it can't go on")
         groups = (metadata.max_parallelism, self._options.max_parallelism)
@@ -230,7 +285,21 @@ class QueryStorage:
             refuse_other_sources(saved, self._sources, where)
         refuse_other_plan(saved, groups, stages, where)
         refuse_finished(saved, where)
-        self._agree(SavedStates(self._storage, metadata))
+        self._agree(SavedStates(storage, metadata))
+
+    def _copy_savepoint(self, folder: SavepointFolder) -> Found:
+        """Make a savepoint the first checkpoint of the location."""
+        saved = folder.find()
+        stamp = self._copied = self._storage.stamp(saved.metadata.number)
+        try:
+            parts = copied(folder, saved.metadata.parts, lambda name: self._storage.open(stamp, f"saved-{name}"))
+            metadata = replace(saved.metadata, parts=parts, savepoint=saved.identity)
+            self._storage.commit(metadata)
+        except OSError as error:
+            raise CheckpointError(
+                f"the savepoint at {folder.location} can't be copied to {self._options.location}: {error}"
+            ) from error
+        return Found((Kept(stamp, metadata),))
 
 
 def _saved(metadata: CheckpointMetadata) -> SavedParts:

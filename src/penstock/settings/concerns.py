@@ -164,6 +164,8 @@ class StreamingSettings:
     `persist_in_flight` says when rows in flight are written: `checkpoint`, while a checkpoint is taken, or
     `continuous`, each row as it is given to its exchange.
 
+    `savepoint` is a savepoint's folder: where the location holds no checkpoint yet the query begins with that.
+
     Tasks of `withWatermark` tell their consumers how far event time is each `watermark_interval`. One that has waited
     for rows for `idle_timeout` holds no watermark back until its next row; 0: it always does.
     """
@@ -185,6 +187,7 @@ class StreamingSettings:
     persist_in_flight: str = "checkpoint"
     watermark_interval: float = 0.2
     idle_timeout: float = 60.0
+    savepoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

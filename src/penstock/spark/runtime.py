@@ -33,6 +33,7 @@ from penstock.graph.job_graph import JobGraph
 from penstock.graph.restoring import ended_sources
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult
+from penstock.job.last_savepoint import Save
 from penstock.job.launcher import Rerun, Submission
 from penstock.job.query_storage import QueryStorage, StageNames
 from penstock.job.replanning import Replanning
@@ -175,8 +176,8 @@ class SparkRuntime:
             return self._application.watch.showing
         return lambda _: contextlib.nullcontext()
 
-    def start(self, graph: JobGraph, settings: Settings) -> tuple[JobHandle, JobMaster]:
-        """Start a streaming query and return at once.
+    def start(self, graph: JobGraph, settings: Settings) -> tuple[JobHandle, JobMaster, Save]:
+        """Start a streaming query and return at once, with what writes savepoints of it.
 
         Its location is claimed last, when nothing else can refuse the query: another one may run there.
         """
@@ -203,7 +204,7 @@ class SparkRuntime:
             for sentence in ended_sources(saved, sources):
                 _LOG.warning("query %s: %s", options.name, sentence)
         self._application.query_started(handle, sum(vertex.slots for vertex in graph.vertices))
-        return handle, master
+        return handle, master, checkpoints.save
 
     def finished(
         self,

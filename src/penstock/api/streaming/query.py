@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
 from penstock.api.streaming.frames import QueryFrames
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED, Listeners
+from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause, timestamp
 from penstock.errors import ControlError, JobCancelledError, PenstockError, SettingError
 from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.states import JobState
+from penstock.job.last_savepoint import LastSavepoint, Save, saved
 from penstock.observe.progress import ProgressSnapshot
 
 if TYPE_CHECKING:
@@ -64,6 +67,8 @@ class StartedQuery:
     """Tells the listeners of an event."""
     showing: Callable[[Callable[[], ProgressSnapshot]], AbstractContextManager[None]] = lambda _: nullcontext()
     """Shows the query's frames while somebody waits for its end."""
+    save: Save = lambda _, __: 0
+    """Writes a savepoint."""
 
 
 class StreamingQuery:
@@ -73,7 +78,8 @@ class StreamingQuery:
         self._started = started
         self._reports: deque[dict[str, Any]] = deque(maxlen=_KEPT_REPORTS)
         self._ended = threading.Event()
-        self._stopping = False
+        self._stopping = self._ended_well = False
+        self._savepoint = LastSavepoint(started.save)
         self._error: PenstockError | None = None
         names = {"id": started.id, "runId": started.run_id, "name": started.name or ""}
         self._progress = ProgressReports(started.graph, names)
@@ -190,13 +196,22 @@ class StreamingQuery:
             raise self._error
         return ended if timeout is not None else None
 
-    def stop(self, timeout: float = STOP_SECONDS) -> None:
+    def stop(self, timeout: float = STOP_SECONDS, *, savepoint: str | None = None) -> None:
         """End it well: sources stop, all that was read is processed, a last checkpoint, sinks commit.
+
+        With a `savepoint`, a folder that is not there yet, the last checkpoint is copied to it. Raises
+        CheckpointError where that can't be: at once where nothing can be written there, and the query goes on.
 
         A query that has not ended after `timeout` seconds is cancelled: what its last checkpoint does not hold was
         not committed, and a query with the same checkpointLocation goes on from there. No error is raised for it.
         Raises ControlError where it could not be cancelled either, and may go on.
         """
+        if savepoint is not None:
+            self._savepoint.ask(checkpoints_at(savepoint), is_active=self.isActive)
+        self._end_well(timeout)
+        self._savepoint.check(self._error)
+
+    def _end_well(self, timeout: float) -> None:
         self._stopping = True
         handle, until = self._started.handle, time.monotonic() + timeout
         self._insist(lambda: self._started.master.stop_query(handle.job), timeout)
@@ -209,12 +224,14 @@ class StreamingQuery:
                 "may be too busy; stop the SparkSession if it stays so"
             )
 
-    def checkpoint(self, timeout: float = STOP_SECONDS) -> int:
+    def checkpoint(self, timeout: float = STOP_SECONDS, *, savepoint: str | None = None) -> int:
         """Take a checkpoint now, and give its number once it is complete; sinks then commit what is before it.
 
-        Raises CheckpointError where it failed, TimeoutError after `timeout` seconds.
+        With a `savepoint`, a folder that is not there yet, it is copied to that, or a newer one is; the number is of
+        that one. Raises CheckpointError where it failed, TimeoutError after `timeout` seconds; the query goes on.
         """
-        return self._started.master.checkpoint(self._started.handle.job, timeout)
+        take = functools.partial(self._started.master.checkpoint, self._started.handle.job, timeout)
+        return take() if savepoint is None else saved(self._started.save, checkpoints_at(savepoint), take)
 
     def explain(self) -> None:
         """Print its plan: stages, operators, exchanges and the task slots it holds."""
@@ -275,13 +292,15 @@ class StreamingQuery:
         try:
             while not self._is_over():
                 self._look_if_possible()
+            self._ended_well = True
         except PenstockError as error:
             self._error = None if self._stopping and isinstance(error, JobCancelledError) else error
         except Exception as error:  # noqa: BLE001 - whatever ended it, who waits for the end is told
             self._error = PenstockError(f"the query ended: {type(error).__name__}: {error}")
         finally:
             self._call(self._started.hooks.completed)
-            self._call(self._started.hooks.ended)
+            if self._savepoint.write(is_well=self._ended_well):
+                self._call(self._started.hooks.ended)
             self._ended.set()
             cause = None if self._error is None else str(self._error)
             end = {"id": self.id, "runId": self.runId, "exception": cause, "errorClassOnException": None}

@@ -129,13 +129,13 @@ class StreamWriter(TakesOptions):
         branches = in_mode(self._branches, self._mode)
         graph = query_graph(branches, sink, settings, runtime.slots_at_hand(), options, is_kept=is_kept)
         runtime.refuse(graph, total)
-        handle, master = runtime.start(graph, settings)
+        handle, master, save = runtime.start(graph, settings)
         run = str(uuid.uuid4())
         most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
         tell = streams(require_session(self._session, "writeStream")).tell
         showing = runtime.showing(settings)
         started = StartedQuery(
-            options.query, run, self._name, graph, total, handle, master, hooks, most, tell, showing
+            options.query, run, self._name, graph, total, handle, master, hooks, most, tell, showing, save
         )
         return StreamingQuery(started)
 
@@ -175,6 +175,7 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
         recover_without_in_flight=streaming.recover_without_in_flight,
         rescale_by_function=streaming.rescale_by_function,
         persist_in_flight=streaming.persist_in_flight,
+        savepoint=checkpoints_at(streaming.savepoint) if streaming.savepoint else "",
     )
 
 
