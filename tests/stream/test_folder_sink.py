@@ -8,6 +8,7 @@ import functools
 import itertools
 import pickle
 from pathlib import Path
+from typing import ClassVar
 
 import msgpack
 import pyarrow as pa
@@ -142,6 +143,35 @@ def test_a_checkpoint_without_rows_has_no_file(tmp_path: Path) -> None:
     writer = sink(tmp_path).open(0, 1, [])
     writer.prepare(1)
     writer.commit(1)
+    writer.close()
+    assert names(tmp_path) == []
+
+
+class Dropping(PassingFiles):
+    """Lists nothing, as a mount that has dropped, or all but hidden files of rows."""
+
+    lacks: ClassVar[str] = ""
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        """Those that it does not lack."""
+        infos = super().get_file_info_selector(selector)
+        return [info for info in infos if not self.lacks or self.lacks not in info.path]
+
+
+@pytest.mark.parametrize("lacks", ["/", "/.part"])
+def test_leftovers_that_a_list_did_not_show_are_removed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """At the first checkpoint the mount had dropped, or the list was not whole: an empty one does not say enough."""
+    prepared(tmp_path, 1)
+    writer = sink(tmp_path, files=pafs.PyFileSystem(Dropping(pafs.LocalFileSystem()))).open(0, 1, [])
+    monkeypatch.setattr(Dropping, "lacks", lacks)
+    writer.commit(1)
+    monkeypatch.setattr(Dropping, "lacks", "")
+    assert len(names(tmp_path)) == 1
+    if lacks == "/":
+        writer.commit(2)
+        assert names(tmp_path) == []
     writer.close()
     assert names(tmp_path) == []
 

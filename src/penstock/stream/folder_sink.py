@@ -7,10 +7,10 @@
 
 A file holds what came between two barriers. At the second it is closed, and its name goes into the checkpoint, whose
 thread waits until it is on the disk; when that is complete it gets the name that readers see. From then on it is the
-reader's, who may move it on. An attempt begins by publishing what the restored checkpoint names; after its first
-complete checkpoint it removes what earlier attempts have left besides. `uid` tells queries that write into one folder
-apart; it must be the same in all attempts of a query. `owner` grows with each attempt, also where another driver has
-taken over: so a task that begins late leaves the files of later attempts alone.
+reader's, who may move it on. An attempt begins by publishing what the restored checkpoint names. After its first
+complete checkpoint, and at its end, it removes what earlier attempts have left besides. `uid` tells queries that
+write into one folder apart; it must be the same in all attempts of a query. `owner` grows with each attempt, also
+where another driver has taken over: so a task that begins late leaves the files of later attempts alone.
 
 Limits: a file system that can't change a name in one step (object stores) shows a file when it is there as a whole.
 """
@@ -108,17 +108,18 @@ class FolderSink:
             folder.make()
         return FolderWriter(self, folder, (subtask, parallelism))
 
-    def remove_leftovers(self, subtask: int, parallelism: int) -> None:
+    def remove_leftovers(self, folder: SinkFolder, subtask: int, parallelism: int) -> None:
         """Files of earlier attempts of this subtask, by this driver or one before it, that no checkpoint names.
 
         Not ahead of the attempt's first complete checkpoint: its plan may have lost the stage whose state names them.
+        Raises OSError where the folder is away, or can't be listed.
         """
         ours = re.compile(rf"\.part-{self.uid}-(\d+)-([0-9a-f-]+)-[0-9a-f]{{16}}\.{self.format}")
-        for info in self.filesystem.get_file_info(pafs.FileSelector(self.folder)):
-            found = ours.fullmatch(info.base_name)
+        for name in folder.names():
+            found = ours.fullmatch(name)
             if found and int(found[1]) % parallelism == subtask and found[2] < self.owner:
                 with suppress(FileNotFoundError):
-                    self.filesystem.delete_file(info.path)
+                    self.filesystem.delete_file(f"{self.folder}/{name}")
 
 
 class FolderWriter:
@@ -127,7 +128,7 @@ class FolderWriter:
     def __init__(self, sink: FolderSink, folder: SinkFolder, share: tuple[int, int]) -> None:
         self._sink = sink
         self._share = share
-        self._has_committed = False
+        self._has_committed = self._has_removed = False
         subtask, _ = share
         self._folder = folder
         self._start = f"part-{sink.uid}-{subtask:05d}-{sink.owner}"
@@ -173,13 +174,14 @@ class FolderWriter:
             del self._prepared[0]
         while len(self._published) > _REMEMBERED:
             del self._published[next(iter(self._published))]
-        if not self._has_committed:
-            with suppress(OSError):  # after the next one, then
-                self._sink.remove_leftovers(*self._share)
-                self._has_committed = True
+        self._has_committed = True
+        if not self._has_removed:
+            self._remove_leftovers()
 
     def close(self) -> None:
-        """Remove the file that is being written; what was prepared stays."""
+        """Remove the file that is being written, and leftovers that a list did not show; what was prepared stays."""
+        if self._has_committed:
+            self._remove_leftovers()
         self._folder.sync()
         if self._file is None:
             return
@@ -187,6 +189,11 @@ class FolderWriter:
             self._close_file()
         with suppress(OSError, pa.ArrowException):
             self._sink.filesystem.delete_file(self._folder.hidden(self._name))
+
+    def _remove_leftovers(self) -> None:
+        with suppress(OSError):  # after the next checkpoint, then
+            self._sink.remove_leftovers(self._folder, *self._share)
+            self._has_removed = True
 
     def _write_held(self) -> None:
         if not self._held:

@@ -140,11 +140,21 @@ class SinkFolder:
 
     def _require_whole(self, name: str, error: OSError) -> None:
         """A file was found under neither name: the folder's list, with the mark in it, must say so too."""
-        names = {info.base_name for info in self._fs.get_file_info(pafs.FileSelector(self.path))}
+        names = self._listed()
         if names & {name, f".{name}"}:
             raise error
         if self.mark not in names:
             raise self._away() from error
+
+    def names(self) -> set[str]:
+        """All names in it; raises OSError where its mark is not among them: the folder is away."""
+        names = self._listed()
+        if self.mark not in names:
+            raise self._away()
+        return names
+
+    def _listed(self) -> set[str]:
+        return {info.base_name for info in self._fs.get_file_info(pafs.FileSelector(self.path))}
 
     def require(self) -> None:
         """Raise OSError where the folder is away."""
