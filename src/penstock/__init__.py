@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         datasets,
         fromDataFrame,
         groupBy,
+        performanceReport,
         preloading,
         readCsv,
         readDelta,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         repartition,
         session_window,
         streams,
+        webPage,
         window,
     )
 
@@ -42,6 +44,7 @@ __all__ = [
     "datasets",
     "fromDataFrame",
     "groupBy",
+    "performanceReport",
     "preloading",
     "readCsv",
     "readDelta",
@@ -53,6 +56,7 @@ __all__ = [
     "repartition",
     "session_window",
     "streams",
+    "webPage",
     "window",
 ]
 

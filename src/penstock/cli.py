@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`.
+"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -47,7 +47,15 @@ def parser() -> argparse.ArgumentParser:
     _add_preload(commands.add_parser("preload", help="once: let sessions of penstock.preloading() start sooner"))
     _add_checkpoints(commands.add_parser("checkpoints", help="the checkpoints and savepoints of streaming queries"))
     _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
+    _add_show(commands.add_parser("show", help="the web page of jobs out of their event logs"))
     return top
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", help="an event log, or the folder spark.penstock.observe.eventLog")
+    parser.add_argument("--html", default="", metavar="FILE", help="write one file to be sent on, and serve nothing")
+    parser.add_argument("--port", type=int, default=0, help="serve at this port of the loopback, or one after it")
+    parser.set_defaults(run=_show, parser=parser)
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +110,12 @@ def _replay(options: argparse.Namespace) -> int:
     from penstock.replaying import show_job
 
     return show_job(options.log, json=options.json)
+
+
+def _show(options: argparse.Namespace) -> int:
+    from penstock.showing import show_logs
+
+    return show_logs(options.log, html=options.html, port=options.port)
 
 
 def _preload(_: argparse.Namespace) -> int:

@@ -62,9 +62,11 @@ ROOMS: dict[str, set[str]] = {
         "shuffle",
         "stream",
         "task",
+        "web",
     },
-    "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task"},
+    "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
     "observe": {"link", "shuffle"},
+    "web": {"graph", "job", "observe", "shuffle"},
     "testing": {"api", "graph", "lifecycle", "partition", "shuffle", "task"},
 }
 """Each room with the rooms it may import, beside those of everybody."""
@@ -72,7 +74,7 @@ ROOMS: dict[str, set[str]] = {
 EVERYBODYS = ("errors", "settings")
 """The rooms that each room after them may import, and no row says; none of these imports a later one."""
 
-ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "replaying"}
+ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "replaying", "showing"}
 """Entry points, which put rooms together and are imported by none."""
 
 PYSPARK_ALSO = ON_TOP

@@ -32,6 +32,7 @@ IN_OTHER_PROCESSES = {
     "tests/support/endless_jobs.py": 2,
     "tests/support/query_shapes.py": 1,
     "tests/support/slow_chains.py": 1,
+    "tests/web/test_browser.py": 1,
 }
 """Stages that hold rows back until a file is there, or are slow on purpose; a day's program waits for its end."""
 SLEEPS = {

@@ -13,7 +13,8 @@ import pytest
 
 from penstock.errors import SettingError
 from penstock.observe import catalogue
-from penstock.observe.endpoint import CALLERS, PORTS, MetricsEndpoint
+from penstock.observe.endpoint import MetricsEndpoint
+from penstock.observe.http_server import CALLERS, PORTS
 from penstock.observe.samples import Sample
 from penstock.settings import ObserveSettings
 

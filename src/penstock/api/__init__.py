@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.api.stream import Stream
     from penstock.api.streaming.query import StreamingQuery, streams
     from penstock.api.streaming.reader import readStream
+    from penstock.api.web import performanceReport, webPage
     from penstock.api.windows import session_window, window
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "datasets",
     "fromDataFrame",
     "groupBy",
+    "performanceReport",
     "preloading",
     "readCsv",
     "readDelta",
@@ -41,6 +43,7 @@ __all__ = [
     "repartition",
     "session_window",
     "streams",
+    "webPage",
     "window",
 ]
 
@@ -54,6 +57,7 @@ _MODULES = {
     "stream": ("Stream",),
     "streaming.query": ("StreamingQuery", "streams"),
     "streaming.reader": ("readStream",),
+    "web": ("performanceReport", "webPage"),
     "windows": ("session_window", "window"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}

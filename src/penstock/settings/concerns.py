@@ -204,7 +204,7 @@ class SecuritySettings:
 
 @dataclass(frozen=True, slots=True)
 class ObserveSettings:
-    """The display, and the metrics. `progress` draws the jobs that run, on a terminal or below a notebook's cell.
+    """The display, the metrics, the page. `progress` draws running jobs, on a terminal or below a notebook's cell.
 
     If nobody sets it, it is off where `spark.ui.showConsoleProgress` is set to false.
 
@@ -212,7 +212,11 @@ class ObserveSettings:
     ports from `metrics_port` on, at any free one where that is 0. Everybody who reaches that address can read them.
     `detailed_metrics` adds those of each channel between hosts. `otlp_url`, such as `http://host:4318/v1/metrics`, is
     a collector that gets the driver's metrics every `otlp_interval` (the extra `otel`). In the folder `event_log` of
-    the driver's host each job writes its events as JSON lines: `penstock replay` shows a finished job out of them.
+    the driver's host each job writes its events as JSON lines: `penstock show` and `replay` show a job out of them.
+
+    With `page` the driver serves the web page at `page_host`, at the first free one of 16 ports from `page_port` on,
+    at any free one where that is 0. Only who knows its token can read it: `page_token`, of 16 characters or more, or
+    a new one for each application, in the address that the driver writes to standard error.
     """
 
     progress: bool = True
@@ -223,3 +227,7 @@ class ObserveSettings:
     otlp_url: str = ""
     otlp_interval: float = 15.0
     event_log: str = ""
+    page: bool = False
+    page_host: str = "127.0.0.1"
+    page_port: int = 0
+    page_token: str = field(default="", repr=False)

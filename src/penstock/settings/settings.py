@@ -183,6 +183,12 @@ def _validate(settings: Settings) -> None:
         (settings.environment.port < 1 << 16, "environment.port", "must be below 65536"),
         (settings.driver.port < 1 << 16, "driver.port", "must be below 65536"),
         (settings.observe.metrics_port < 1 << 16, "observe.metricsPort", "must be below 65536"),
+        (settings.observe.page_port < 1 << 16, "observe.pagePort", "must be below 65536"),
+        (
+            len(settings.observe.page_token) not in range(1, 16),
+            "observe.pageToken",
+            "must have 16 characters or more",
+        ),
         (settings.observe.otlp_interval > 0, "observe.otlpInterval", "must be positive"),
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),

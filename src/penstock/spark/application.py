@@ -14,9 +14,11 @@ import itertools
 import logging
 import secrets
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from pyspark import SparkContext
 
@@ -35,6 +37,9 @@ from penstock.spark.results_in_use import ResultInUse, ResultsInUse
 from penstock.spark.running_jobs import RunningJobs
 from penstock.spark.shared_workers import in_shared_workers
 from penstock.spark.slots import SlotWatch, is_local, may_shrink, naming_holders, only_local_folder, slots_now
+
+if TYPE_CHECKING:
+    from penstock.web.page import WebPage
 
 _LOG = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.5
@@ -66,6 +71,7 @@ class Application:
         self._closed = False
         self._slots = SlotWatch()
         self._started = False
+        self._page: WebPage | None = None
         self._queries: list[tuple[JobHandle, int]] = []
 
     @classmethod
@@ -88,6 +94,7 @@ class Application:
     def master(self, settings: Settings) -> JobMaster:
         """The JobMaster, started with these settings if it is the first use."""
         with self._lock:
+            is_first = self._master is None
             if self.is_closed:
                 raise ControlError("this SparkSession was stopped: build a new one")
             if self._master is None:
@@ -103,7 +110,35 @@ class Application:
                 self._master, self._launcher = master, launcher
             master = self._master
         on_interrupt(id(self), self.cancel_jobs)
+        if is_first and settings.observe.page:
+            self._open_page_if_it_can(settings)
         return master
+
+    def page(self, settings: Settings) -> WebPage:
+        """The web page, which is opened now where it is not; raises SettingError where it can't be."""
+        from penstock.web.page import PagePlace, WebPage
+        from penstock.web.store import JobStore
+
+        master = self.master(settings)
+        with self._lock:
+            if self._page is None:
+                store = JobStore()
+                master.tell_jobs(store, store.look)
+                place = PagePlace.of(settings.observe, master.identity.advertised)
+                self._page = WebPage(place, store, master.processes).open()
+                if self._launcher is not None:
+                    self._launcher.page = self._page.address
+                _LOG.info("the page is at %s", self._page.address)
+            return self._page
+
+    def _open_page_if_it_can(self, settings: Settings) -> None:
+        """No job fails for its page; whoever asked for it reads on standard error where it is."""
+        try:
+            page = self.page(settings)
+        except PenstockError as error:
+            _LOG.warning("there is no web page: %s", error)
+        else:
+            sys.stderr.write(f"Penstock's page is at {page.url}\n")
 
     def launch(self, settings: Settings) -> EnvironmentLaunch:
         """The launch that tasks need to reach their host's environment."""
@@ -174,6 +209,9 @@ class Application:
         self.watch.close()
         with self._lock:
             master, self._master = self._master, None
+            page, self._page = self._page, None
+        if page is not None:
+            page.close()
         if master is not None:
             if self._launcher is not None and self._context._jsc is not None:  # noqa: SLF001 - as in `is_closed`
                 self._launcher.wait(_WORKERS_SECONDS, self._launcher.jobs())
@@ -232,7 +270,9 @@ class Application:
         if self.is_closed:
             self._closed = True
             forget(id(self))
-            master = self._master
+            master, page = self._master, self._page
+            if page is not None:
+                page.close()
             if master is not None:
                 master.close_nowait()
 

@@ -63,6 +63,8 @@ class SparkLauncher:
     """A `Launcher` over one SparkContext."""
 
     def __init__(self, context: SparkContext) -> None:
+        self.page = ""
+        """The address of the web page, where there is one: Spark's descriptions name it, without its token."""
         self._context = context
         self._lock = threading.Condition()
         self._running: dict[str, set[SparkJobId]] = {}
@@ -195,7 +197,8 @@ class _SparkJobWork:
 
     def _description(self) -> str:
         submission, place = self.request.submission, self.payload.user.place
-        return f"Penstock {submission.graph.name} ({submission.job})" + (f" at {place}" if place else "")
+        link = f", see {self.launcher.page}?job={submission.job}" if self.launcher.page else ""
+        return f"Penstock {submission.graph.name} ({submission.job})" + (f" at {place}" if place else "") + link
 
     def _announce_when_active(self, spark: SparkSession) -> None:
         if len(self.request.spark_jobs) > 1:

@@ -12,10 +12,10 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark import RDD
@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import (
+    ControlError,
     JobCancelledError,
     JobError,
     PenstockError,
@@ -71,6 +72,10 @@ from penstock.spark.task import STATUS_DDL, Status, TaskPlan, bound_task, datafr
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
 
+if TYPE_CHECKING:
+    from penstock.web.page import WebPage
+    from penstock.web.store import JobStore
+
 Plan = tuple[JobGraph, dict[int, DataFrame]]
 Planner = Callable[[], Plan]
 """Plans a job for the slots that there are now."""
@@ -111,6 +116,23 @@ class SparkRuntime:
         refuse_conf(conf, settings.shuffle.service)
         refuse_plain_text(conf, settings.security)
         return with_shuffle_service(self._context, conf, settings)
+
+    def page(self) -> WebPage:
+        """The web page of the application; raises SettingError where it can't be opened."""
+        return self._application.page(self.settings())
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[JobStore]:
+        """The jobs of a block, as a page shows them."""
+        from penstock.web.store import JobStore
+
+        master, store = self._application.master(self.settings()), JobStore()
+        master.tell_jobs(store, store.look)
+        try:
+            yield store
+        finally:
+            with contextlib.suppress(ControlError):
+                master.tell_no_more(store)
 
     @property
     def is_local(self) -> bool:

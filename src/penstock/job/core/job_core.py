@@ -184,6 +184,7 @@ class JobCore:
             told,
             self.slots_total,
             {vertex.id: self.subtasks.stands(vertex.id) for vertex in graph.vertices} if is_sound else {},
+            self.checkpoints.counts,
         )
 
     def _bottleneck(self) -> Bottleneck | None:

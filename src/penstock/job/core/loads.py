@@ -16,6 +16,8 @@ from penstock.job.core.result import JobProgress, VertexProgress
 
 LATE_SECONDS = 2.5
 """A report may be late by so much."""
+EARLY_SECONDS = 2.0
+"""A query that has just begun is held back by its own start."""
 FADING = 0.6
 """The part of what was seen that counts one look later."""
 
@@ -86,6 +88,6 @@ class JobLoads:
             for each in progress.vertices
         )
         if self._slots is None:
-            return stages, holding_back(stages)
+            return stages, holding_back(stages) if progress.seconds >= EARLY_SECONDS else None
         so_far = [StageLoad(each.vertex, each.name, tuple(map(load_of, each.subtasks))) for each in progress.vertices]
         return stages, bounding([each for each in so_far if each.subtasks], self._slots)

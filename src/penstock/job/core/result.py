@@ -83,6 +83,40 @@ class JobStatistics:
     back_pressured: float
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """The report of one checkpoint. `cause` says why it failed, empty where it is complete.
+
+    `tasks` has each task's figures, by its part's name: `start_seconds`, `align_seconds`, `freeze_seconds` (taking
+    the snapshot), `store_seconds`, `bytes`, and of these `in_flight_bytes`.
+    """
+
+    number: int
+    seconds: float
+    cause: str
+    tasks: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCounts:
+    """The number of checkpoints that a query took, the last complete one, and why the last one failed, if one has.
+
+    `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last.
+    `reports` are those of the last ones, oldest first. `restored_bytes` are those of the rows in flight with which
+    the query began, or began anew: as long as they are not read, checkpoints hold them too.
+    """
+
+    completed: int = 0
+    failed: int = 0
+    last: int | None = None
+    seconds: float = 0.0
+    failure: str = ""
+    restarts: int = 0
+    cause: str = ""
+    reports: tuple[CheckpointReport, ...] = ()
+    restored_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class JobResult:
     """The report of one job.
@@ -105,6 +139,8 @@ class JobResult:
     """The application's task slots at its end."""
     stands: Mapping[int, tuple[SubtaskStand, ...]] = field(default_factory=dict, repr=False)
     """The end of each subtask, and where it ran last, per vertex id."""
+    checkpoints: CheckpointCounts = field(default=CheckpointCounts(), repr=False, compare=False)
+    """A query's last ones."""
 
     def __repr__(self) -> str:
         """One line for people."""
@@ -202,40 +238,6 @@ class VertexProgress:
     """Tells of each subtask whether it runs."""
     stands: tuple[SubtaskStand, ...] = ()
     """Tells of each subtask how far it is, and where."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointReport:
-    """The report of one checkpoint. `cause` says why it failed, empty where it is complete.
-
-    `tasks` has each task's figures, by its part's name: `start_seconds`, `align_seconds`, `freeze_seconds` (taking
-    the snapshot), `store_seconds`, `bytes`, and of these `in_flight_bytes`.
-    """
-
-    number: int
-    seconds: float
-    cause: str
-    tasks: Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointCounts:
-    """The number of checkpoints that a query took, the last complete one, and why the last one failed, if one has.
-
-    `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last.
-    `reports` are those of the last ones, oldest first. `restored_bytes` are those of the rows in flight with which
-    the query began, or began anew: as long as they are not read, checkpoints hold them too.
-    """
-
-    completed: int = 0
-    failed: int = 0
-    last: int | None = None
-    seconds: float = 0.0
-    failure: str = ""
-    restarts: int = 0
-    cause: str = ""
-    reports: tuple[CheckpointReport, ...] = ()
-    restored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

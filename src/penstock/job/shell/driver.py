@@ -163,8 +163,9 @@ class JobDriver:
 
     def tell(self, history: JobHistory) -> None:
         """Tell somebody the lives of all jobs from now on, and of those that run what has happened."""
-        for running in self._jobs.values():
-            history.opened(running.submission)
+        for job, running in self._jobs.items():
+            progress = self.progress(job)
+            history.opened(running.submission, 0.0 if progress is None else progress.seconds)
         self.histories.append(history)
 
     def tell_no_more(self, listener: JobEvents) -> None:

@@ -26,7 +26,15 @@ from penstock.errors import SettingError
 from penstock.graph import JobGraph
 from penstock.job.core.bottleneck import Bottleneck, StageLoad, bounding, load_of
 from penstock.job.core.loads import JobLoads
-from penstock.job.core.result import JobProgress, JobResult, SubtaskStand, TraceEntry, entries_in, summed
+from penstock.job.core.result import (
+    CheckpointCounts,
+    JobProgress,
+    JobResult,
+    SubtaskStand,
+    TraceEntry,
+    entries_in,
+    summed,
+)
 from penstock.job.core.slow_parts import SlowPart, slowest_part
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
@@ -88,14 +96,15 @@ class JobHistory:
         self._look = look
         self._told: dict[str, _Story] = {}
 
-    def opened(self, submission: Submission) -> None:
-        """A job was submitted; nothing where that is known."""
+    def opened(self, submission: Submission, seconds: float = 0.0) -> None:
+        """A job was submitted, so many seconds ago; nothing where that is known."""
         job, graph = submission.job, submission.graph
         if job in self._told:
             return
         slots = submission.slots_total if graph.streaming is None else None
         self._told[job] = _Story(JobLoads(slots), {each.uid: each.name for each in graph.vertices})
-        said = {**plan_of(graph), "place": submission.place, "slots": submission.slots_total}
+        began = round(time.time() - seconds, 3)
+        said = {**plan_of(graph), "place": submission.place, "slots": submission.slots_total, "began": began}
         self.listener.say(job, "job_submitted", said)
 
     def looked(self, progress: JobProgress, trace: tuple[TraceEntry, ...]) -> None:
@@ -104,12 +113,7 @@ class JobHistory:
         if told is None:
             return
         self._trace(job, told, trace)
-        for report in progress.checkpoints.reports:
-            if report.number > told.checkpoint:
-                told.checkpoint = report.number
-                said = {"number": report.number, "took": report.seconds, "cause": report.cause}
-                tasks = {name: dict(figures) for name, figures in report.tasks.items()}
-                self.listener.say(job, "checkpoint", {**said, "tasks": tasks})
+        self._checkpoints(job, told, progress.checkpoints, progress.seconds)
         loads, found = told.loads.look(progress, time.monotonic())
         moment = JobMoment(progress, loads, found, slowest_part(progress.checkpoints, told.stages))
         if self._look is not None:
@@ -125,6 +129,7 @@ class JobHistory:
         if told is None:
             return
         self._trace(job, told, result.trace)
+        self._checkpoints(job, told, result.checkpoints, result.seconds)
         for vertex, subtasks in result.subtasks.items():
             stands = result.stands.get(vertex, (SubtaskStand("unknown"),) * len(subtasks))
             for number, (figures, stand) in enumerate(zip(subtasks, stands, strict=True)):
@@ -138,6 +143,15 @@ class JobHistory:
     def close(self) -> None:
         """Write what waits."""
         self.listener.close()
+
+    def _checkpoints(self, job: str, told: _Story, counts: CheckpointCounts, seconds: float) -> None:
+        for report in counts.reports:
+            if report.number > told.checkpoint:
+                told.checkpoint = report.number
+                said = {"seconds": seconds, "number": report.number, "took": report.seconds, "cause": report.cause}
+                so_far = {"completed": counts.completed, "failed": counts.failed}
+                tasks = {name: dict(figures) for name, figures in report.tasks.items()}
+                self.listener.say(job, "checkpoint", {**said, **so_far, "tasks": tasks})
 
     def _trace(self, job: str, told: _Story, entries: tuple[TraceEntry, ...]) -> None:
         count = entries_in(entries)

@@ -213,9 +213,18 @@ class JobMaster:
         """Tell this one nothing any more; unknown ones are ignored."""
         self._call(lambda: self._driver.tell_no_more(listener), is_order=True)
 
-    def processes(self) -> tuple[ProcessNow, ...]:
-        """The environment processes that are attached."""
-        return self._call(self._driver.processes)
+    def processes(self) -> concurrent.futures.Future[tuple[ProcessNow, ...]]:
+        """The environment processes that are attached, soon; raises ControlError where the loop has ended."""
+
+        async def told() -> tuple[ProcessNow, ...]:
+            return self._driver.processes()
+
+        work = told()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise self._gone() from error
 
     def job_ending(self, job: str) -> JobEnding | None:
         """The end of a job that was over not long ago."""

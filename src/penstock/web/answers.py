@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of the page: its own files, the list of jobs, a job, the processes, a stream of what changes, a report.
+
+All is read-only, and all of it, the page's own files too, is for those alone who may read (`access`). Nothing of a
+user's is ever written into HTML here: names and errors travel as JSON, and the page's script sets them as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+from penstock.errors import PenstockError
+from penstock.job.shell.processes import ProcessNow
+from penstock.observe.http_server import HttpAnswer, HttpRequest
+from penstock.web.access import PageAccess, Verdict
+from penstock.web.paces import processes_document
+from penstock.web.report import report
+
+_LOG = logging.getLogger(__name__)
+
+STATIC = Path(__file__).resolve().with_name("static")
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/uplot.css": ("uplot.css", "text/css; charset=utf-8"),
+    "/uplot.js": ("uplot.js", "text/javascript; charset=utf-8"),
+    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
+    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "/tables.js": ("tables.js", "text/javascript; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    ("Content-Security-Policy", POLICY),
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+)
+LOOK_SECONDS = 1.0
+"""Between two looks whether something has changed."""
+_PING_LOOKS = 5
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+_NO_TOKEN = b"This page needs its token: open the address that the driver's log names, or penstock.webPage().\n"
+_OTHER_NAME = b"This page does not go by that name: use localhost or the machine's address.\n"
+
+
+class Shown(Protocol):
+    """The jobs that a page shows."""
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs, the newest first."""
+
+    def document(self, job: str, *, is_file: bool = False) -> dict[str, Any] | None:
+        """A job whole, if it is known."""
+
+
+Processes = Callable[[], "Future[tuple[ProcessNow, ...]]"]
+"""Tells the processes of the services; it never waits."""
+_PROCESSES_SECONDS = 2.0
+
+
+class PageAnswers:
+    """The answers of one page; without `processes` it has none of them."""
+
+    def __init__(self, shown: Shown, access: PageAccess, processes: Processes | None = None) -> None:
+        self._shown = shown
+        self._access = access
+        self._processes = processes
+        self._written: tuple[dict[str, Any] | None, bytes] | None = None
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer a request."""
+        match self._access.judge(request):
+            case Verdict.MISDIRECTED:
+                answer = HttpAnswer(421, _TEXT, _OTHER_NAME)
+            case Verdict.UNKNOWN:
+                answer = HttpAnswer(401, _TEXT, _NO_TOKEN)
+            case _ if request.method != "GET":
+                answer = HttpAnswer(405, _TEXT, b"Nothing can be changed here.\n")
+            case Verdict.ENTER:
+                answer = self._enter(request)
+            case _:
+                answer = await self._read(request)
+        return HttpAnswer(answer.status, answer.kind, answer.body, (*HEADERS, *answer.headers), answer.stream)
+
+    def _enter(self, request: HttpRequest) -> HttpAnswer:
+        rest = urlencode({name: value for name, value in request.query.items() if name != "token"})
+        path = f".{request.path if request.path in FILES else '/'}"
+        place = f"{path}?{rest}" if rest else path
+        return HttpAnswer(303, _TEXT, headers=(("Location", place), ("Set-Cookie", self._access.cookie)))
+
+    async def _read(self, request: HttpRequest) -> HttpAnswer:
+        job = request.query.get("job", "")
+        match request.path:
+            case path if path in FILES:
+                name, kind = FILES[path]
+                return HttpAnswer(200, kind, file_of(name))
+            case "/data":
+                return HttpAnswer(200, _JSON, await self._told(job, has_processes=True))
+            case "/events":
+                return HttpAnswer(200, "text/event-stream", stream=self._events(job, "processes" in request.query))
+            case "/report":
+                return self._report(job)
+        return HttpAnswer(404, _TEXT, b"There is no such page.\n")
+
+    def _report(self, job: str) -> HttpAnswer:
+        document = self._shown.document(job, is_file=True)
+        if document is None:
+            return HttpAnswer(404, _TEXT, b"There is no such job.\n")
+        headers = (("Content-Disposition", f"attachment; filename=penstock-{quote(job, safe='')}.html"),)
+        return HttpAnswer(200, "text/html; charset=utf-8", report([document]).encode(), headers)
+
+    async def _events(self, job: str, has_processes: bool) -> AsyncIterator[bytes]:
+        last, looks = b"", 0
+        while True:
+            told, looks = await self._told(job, has_processes=has_processes), looks + 1
+            if told != last:
+                last, looks = told, 0
+                yield b"event: told\ndata: " + told + b"\n\n"
+            elif looks % _PING_LOOKS == 0:
+                yield b": nothing new\n\n"
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _told(self, job: str, *, has_processes: bool) -> bytes:
+        jobs = self._shown.jobs()
+        names = [each["job"] for each in jobs]
+        wanted = job if job in names else next(iter(names), None)
+        document = b"null" if wanted is None else self._document(wanted)
+        processes = await self._processes_now(self._processes) if has_processes and self._processes else None
+        return b'{"jobs":%b,"document":%b,"processes":%b}' % (_json(jobs), document, _json(processes))
+
+    def _document(self, job: str) -> bytes:
+        """A job's document as text, made once however many read it."""
+        told = self._shown.document(job)
+        if self._written is None or self._written[0] is not told:
+            self._written = (told, _json(told))
+        return self._written[1]
+
+    @staticmethod
+    async def _processes_now(ask: Processes) -> dict[str, Any]:
+        try:
+            found = await asyncio.wait_for(asyncio.wrap_future(ask()), _PROCESSES_SECONDS)
+        except (PenstockError, TimeoutError) as error:  # the JobMaster closes, or is busy
+            _LOG.debug("the page's processes can't be told: %r", error)
+            found = ()
+        return processes_document(found)
+
+
+def _json(told: object) -> bytes:
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str).encode()
+
+
+@functools.lru_cache
+def file_of(name: str) -> bytes:
+    """A file of the page's own."""
+    return (STATIC / name).read_bytes()

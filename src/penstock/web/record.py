@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job as its events tell it: those of a JobMaster that runs, or those of a log, in the same way.
+
+So a job that is over and its replayed log are equal here. Only of a job that runs there is more: its present, with
+the figures of each subtask. Memory is bounded, whatever the job does: a series, the last spans, checkpoints and
+errors. Pure: it knows no clock and no file.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.job.core.bottleneck import StageLoad, bounding, load_of
+from penstock.job.core.result import SubtaskStand, summed
+from penstock.job.shell.history import JobMoment, held_back
+from penstock.web.series import OUTSTANDING, Series, SeriesPoint, rows_of
+from penstock.web.timeline import Timeline
+
+CHECKPOINTS, ERRORS = 100, 200
+"""Kept at most, the last ones."""
+_FAULTS = {
+    "restart": "restart",
+    "task_lost": "task lost",
+    "environment_lost": "environment lost",
+    "checkpoint_abandoned": "checkpoint given up",
+    "checkpoint_damaged": "checkpoint damaged",
+    "entries_dropped": "entries of the trace that are not kept",
+}
+
+
+@dataclass(slots=True)
+class CheckpointSums:
+    """All checkpoints of a job, in numbers."""
+
+    completed: int = 0
+    failed: int = 0
+    seen: int = 0
+    seconds: list[float] = field(default_factory=lambda: [float("inf"), 0.0, 0.0])
+    """The least, the sum, the most."""
+    bytes: list[float] = field(default_factory=lambda: [float("inf"), 0.0, 0.0])
+
+    def add(self, took: float, size: float) -> None:
+        """One that is complete."""
+        self.seen += 1
+        for sums, value in ((self.seconds, took), (self.bytes, size)):
+            sums[:] = min(sums[0], value), sums[1] + value, max(sums[2], value)
+
+
+class JobRecord:
+    """The record of one job."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.plan: Mapping[str, Any] = {"name": job, "stages": [], "edges": [], "is_query": False}
+        self.state = "CREATED"
+        self.seconds = 0.0
+        self.slots = 0
+        self.waits = ""
+        self.error = ""
+        self.is_over = False
+        self.figures: dict[int, list[Mapping[str, float]]] = {}
+        self.stands: dict[int, list[SubtaskStand]] = {}
+        self.loads: dict[int, StageLoad] = {}
+        """Of the last seconds, while it runs; of all its time when it is over."""
+        self.levels: Mapping[int, tuple[float, float]] = {}
+        """Work and waiting for room, as events told them last."""
+        self.totals: Mapping[int, Mapping[str, float]] = {}
+        """Sums of the figures, as events told them last."""
+        self.present: Mapping[str, Any] | None = None
+        """The stage that holds it back now, without rows' data."""
+        self.found: Mapping[str, Any] | None = None
+        """The one that bounded a batch job, or held a query back when one did so last."""
+        self.words = ""
+        """The present one in words, with a hot key's value."""
+        self.slow: Mapping[str, Any] | None = None
+        self.sums = CheckpointSums()
+        self.checkpoints: deque[Mapping[str, Any]] = deque(maxlen=CHECKPOINTS)
+        self.errors: deque[tuple[float, str, str]] = deque(maxlen=ERRORS)
+        self.series = Series()
+        self.timeline = Timeline()
+
+    # --- events
+
+    def take(self, event: str, said: Mapping[str, Any]) -> None:
+        """Something has happened; events of other kinds are passed over."""
+        match event:
+            case "job_submitted":
+                self.plan, self.slots = said, said.get("slots", 0)
+                self.figures = {stage["id"]: [] for stage in said["stages"]}
+                self.stands = {stage["id"]: [] for stage in said["stages"]}
+            case "trace":
+                self._trace(said["seconds"], said["name"], said["ids"])
+            case "checkpoint":
+                self._checkpoint(said)
+            case "progress":
+                self._progress(said)
+            case "subtask":
+                stage = said["stage"]
+                if said["subtask"] == 0:
+                    self.figures[stage], self.stands[stage] = [], []
+                self.figures[stage].append(said["figures"])
+                self.stands[stage].append(SubtaskStand(said["state"], said["attempt"], said["environment"]))
+            case "job_ended":
+                self._end(said)
+
+    def _trace(self, seconds: float, name: str, ids: str) -> None:
+        self.seconds = max(self.seconds, seconds)
+        self.timeline.add(seconds, name, ids)
+        if name in _FAULTS:
+            self.errors.append((seconds, _FAULTS[name], ids))
+        elif name == "task_finished" and ids.endswith("FAILED"):
+            self.errors.append((seconds, "task failed", ids.partition(" ")[0]))
+        elif name == "job_admitted" and not self.is_over:
+            self.state = "RUNNING"
+
+    def _checkpoint(self, said: Mapping[str, Any]) -> None:
+        self.sums.completed, self.sums.failed = said["completed"], said["failed"]
+        self.checkpoints.append(said)
+        if not said["cause"]:
+            self.sums.add(said["took"], sum(part.get("bytes", 0.0) for part in said["tasks"].values()))
+
+    def _progress(self, said: Mapping[str, Any]) -> None:
+        self.seconds, self.slow, self.present = said["seconds"], said["slow_part"], said["held_back"]
+        self.found = self.present or self.found
+        self.totals = {int(stage): figures for stage, figures in said["stages"].items()}
+        self.levels = {int(stage): (load[0], load[1]) for stage, load in said["loads"].items()}
+        self.series.add(_point(self.seconds, self.totals, self.levels))
+
+    def _end(self, said: Mapping[str, Any]) -> None:
+        self.state, self.seconds, self.slots = said["state"], said["seconds"], said["slots"]
+        self.error = "\n".join(filter(None, (said["error"], said.get("details", ""))))
+        self.is_over, self.waits, self.words, self.present = True, "", "", None
+        self.timeline.end(self.seconds)
+        if self.error:
+            self.errors.append((self.seconds, "the end", self.error))
+        names = {stage["id"]: stage["name"] for stage in self.plan["stages"]}
+        every = [StageLoad(stage, names[stage], tuple(map(load_of, each))) for stage, each in self.figures.items()]
+        self.loads = {stage.id: stage for stage in every if stage.subtasks}
+        if not self.plan["is_query"]:
+            found = bounding(list(self.loads.values()), self.slots)
+            self.found = None if found is None else held_back(found.without_keys)
+        self.totals = {stage: summed(each) for stage, each in self.figures.items()}
+        self.series.add(_point(self.seconds, self.totals, {}))
+
+    # --- the present of a job that runs
+
+    def look(self, moment: JobMoment) -> None:
+        """Take the job as it is now; nothing where it is over."""
+        if self.is_over:
+            return
+        progress = moment.progress
+        self.state, self.seconds, self.waits = progress.state.name, progress.seconds, progress.waits
+        for stage in progress.vertices:
+            self.figures[stage.vertex], self.stands[stage.vertex] = list(stage.subtasks), list(stage.stands)
+        self.loads = {load.id: load for load in moment.loads}
+        self.totals = {stage.vertex: stage.metrics for stage in progress.vertices}
+        self.words = "" if moment.found is None else moment.found.text
+        self.present = None if moment.found is None else held_back(moment.found.without_keys)
+        self.slow = None if moment.slow is None else {"text": moment.slow.text, "seconds": moment.slow.seconds}
+
+
+def _point(
+    seconds: float, stages: Mapping[int, Mapping[str, float]], loads: Mapping[int, tuple[float, float]]
+) -> SeriesPoint:
+    waiting = [figures[OUTSTANDING] for figures in stages.values() if OUTSTANDING in figures]
+    rows = {stage: rows_of(figures) for stage, figures in stages.items()}
+    return SeriesPoint(seconds, rows, loads, sum(waiting) if waiting else None)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report: the page as one file, with the jobs in it, to be sent to somebody and opened anywhere.
+
+The file asks nobody for anything: scripts and styles are in it, and its policy allows these alone, by their hashes.
+Jobs are JSON in which no `<` stands, so nothing of a user's can end the element that holds it, or be HTML.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import SettingError
+
+_STATIC = Path(__file__).resolve().with_name("static")
+SCRIPTS = ("uplot.js", "graph.js", "charts.js", "tables.js", "page.js")
+STYLES = ("uplot.css", "page.css")
+
+
+def report(documents: Sequence[dict[str, Any]]) -> str:
+    """The text of a report of these jobs, the first one shown first."""
+    data = json.dumps(list(documents), separators=(",", ":"), ensure_ascii=True, allow_nan=False, default=str)
+    for sign in "<>&":
+        data = data.replace(sign, f"\\u{ord(sign):04x}")
+    begin, end = _frame()
+    return f'{begin}<script type="application/json" id="told">{data}</script>{end}'
+
+
+def write_report(path: Path, documents: Sequence[dict[str, Any]]) -> None:
+    """Write a report; whoever reads the path sees the old file or the new one. Raises SettingError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(file, "w", encoding="utf-8") as text:
+                text.write(report(documents))
+            Path(part).replace(path)
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise SettingError(f"the report {path} can't be written: {error}") from error
+
+
+@functools.lru_cache
+def _frame() -> tuple[str, str]:
+    """The page's own part, ahead of the jobs and after them."""
+    scripts = [(_STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    styles = [(_STATIC / name).read_text(encoding="utf-8") for name in STYLES]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {' '.join(map(_hash, styles))};"
+        " img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    page = (_STATIC / "index.html").read_text(encoding="utf-8")
+    head, _, body = page.partition("<!-- head -->")
+    body = body.partition("<!-- /head -->")[2]
+    middle, _, foot = body.partition("<!-- scripts -->")
+    foot = foot.partition("<!-- /scripts -->")[2]
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    begin = head + meta + "".join(f"<style>{style}</style>" for style in styles) + middle
+    return begin, "".join(f"<script>{script}</script>" for script in scripts) + foot
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page: what the server tells once a second, or what stands in a report, drawn into the parts of the page. It
+// reads and never writes. While the page is hidden it hangs up.
+"use strict";
+
+const place = (id) => document.getElementById(id);
+const state = { told: null, documents: null, job: null, stage: null, tab: "stages", stream: null, parts: {} };
+
+const TABS = [
+  ["stages", "Stages", stagesPart],
+  ["subtasks", "Subtasks", subtasksPart],
+  ["partitions", "Partitions", partitionsPart],
+  ["checkpoints", "Checkpoints", checkpointsPart],
+  ["slots", "Slots", slotsPart],
+  ["charts", "Throughput and lag", chartsPart],
+  ["errors", "Errors", errorsPart],
+  ["processes", "Processes", processesPart],
+];
+const PHASES = [["startDelay", "until its first barrier"], ["alignment", "until its last barrier"], ["sync", "taking the snapshot"], ["async", "storing it"]];
+
+const graph = new Graph(place("graph"), (stage) => {
+  state.stage = state.stage === stage ? null : stage;
+  if (state.stage !== null && state.tab === "stages") choose("subtasks");
+  draw();
+});
+
+// --- parts: each gives its place, and a function that draws a document into it
+
+function stagesPart() {
+  const table = new Table("Stages", [["stage", "text"], ["run", "count"], ["ended", "count"], ["of", "count"], ["busy, most", "share"], ["busy, mean", "share"], ["waits for room", "share"],
+    ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["late rows", "count"]]);
+  const draw = (told) => table.fill(told.stages.map((s) => [s.name, s.running, s.ended, s.tasks, s.busy, s.busyMean, s.pressed, s.busiest,
+    s.operators.slice(0, 3).map(([name, share]) => `${name} ${percent(share)}`).join(", "), s.rowsIn, s.rowsOut, s.bytesOut, s.spilled, s.late]), (row) => named(told) === row[0]);
+  return [table.place, draw];
+}
+
+function subtasksPart() {
+  const words = element("span");
+  const all = element("button", { type: "button" }, "Show all stages");
+  all.addEventListener("click", () => {
+    state.stage = null;
+    draw();
+  });
+  const table = new Table("Subtasks", [["stage", "text"], ["subtask", "count"], ["state", "text"], ["attempt", "count"], ["place", "text"], ["rows in", "count"], ["rows out", "count"], ["in", "bytes"], ["out", "bytes"],
+    ["time", "seconds"], ["busy", "share"], ["waits for room", "share"], ["idle", "share"], ["waits for its log", "share"], ["queued in", "count"], ["queued out", "count"], ["buffers in", "share"], ["buffers out", "share"], ["spilled", "bytes"]]);
+  const fill = (told) => {
+    const names = namesOf(told);
+    const rows = told.subtasks.rows.filter((row) => state.stage === null || row[0] === state.stage);
+    words.textContent = state.stage === null ? `All ${rows.length} subtasks. ` : `${rows.length} subtasks of ${names.get(state.stage)}. `;
+    all.hidden = state.stage === null;
+    const busiest = told.stages.find((stage) => stage.id === told.headline.stage);
+    table.fill(rows.map(([stage, ...rest]) => [names.get(stage), ...rest]), (row) => busiest && busiest.busiest === row[1] && busiest.name === row[0]);
+  };
+  return [element("div", {}, element("p", { class: "filter" }, words, all), table.place), fill];
+}
+
+function partitionsPart() {
+  const table = new Table("Partitions of the current attempts", [["partition", "text"], ["exchange", "text"], ["stage", "text"], ["subtask", "count"], ["place", "text"], ["state", "text"], ["bytes of its producer", "bytes"]]);
+  const fill = (told) => {
+    const names = namesOf(told);
+    table.fill(told.partitions.rows.map((row) => [row[0], row[1], names.get(row[2]), ...row.slice(3)]));
+  };
+  return [table.place, fill];
+}
+
+function checkpointsPart() {
+  const words = element("p");
+  const legend = element("p", { class: "legend" }, ...PHASES.map(([phase, text]) => element("span", {}, svg("svg", { viewBox: "0 0 14 12" }, svg("rect", { width: 14, height: 12, class: phase })), text)));
+  const select = element("select", { id: "checkpoint" });
+  select.addEventListener("change", () => draw());
+  const bars = element("div", { class: "phases" });
+  const parts = new Table("The same as figures", [["stage", "text"], ["subtask", "count"], ["until its first barrier", "seconds"], ["until its last barrier", "seconds"], ["taking the snapshot", "seconds"], ["storing it", "seconds"], ["size", "bytes"], ["of it in flight", "bytes"]]);
+  const summary = new Table("Summary of those that are complete", [["", "text"], ["duration", "seconds"], ["size", "bytes"]]);
+  const history = new Table("History", [["checkpoint", "count"], ["seen at", "seconds"], ["duration", "seconds"], ["size", "bytes"], ["of it in flight", "bytes"], ["why it failed", "text"]]);
+  const fill = (told) => {
+    const found = told.checkpoints;
+    words.textContent = told.kind === "query" ? `${found.completed} complete, ${found.failed} failed.` : "A batch job takes no checkpoints.";
+    const numbers = Object.keys(found.tasks).sort((a, b) => b - a);
+    const chosen = numbers.includes(select.value) && select.value !== select.dataset.newest ? select.value : numbers[0];
+    select.dataset.newest = numbers[0] || "";
+    if (JSON.stringify([...select.options].map((each) => each.value)) !== JSON.stringify(numbers)) select.replaceChildren(...numbers.map((number) => element("option", { value: number }, number)));
+    if (chosen) select.value = chosen;
+    const names = namesOf(told);
+    const tasks = chosen ? found.tasks[chosen] : [];
+    drawPhases(bars, tasks, names);
+    parts.fill(tasks.map((row) => [names.get(row[0]) || String(row[0]), ...row.slice(1)]));
+    summary.fill(found.summary ? ["least", "mean", "most"].map((name) => [name, ...found.summary[name]]) : []);
+    history.fill([...found.history].reverse().map((each) => [each.number, each.at, each.took, each.bytes, each.inFlight, each.cause || ""]));
+  };
+  const label = element("label", { for: "checkpoint" }, "Tasks of checkpoint ");
+  return [element("div", {}, words, element("p", {}, label, select), legend, bars, parts.place, summary.place, history.place), fill];
+}
+
+function drawPhases(bars, tasks, names) {
+  const longest = Math.max(0.001, ...tasks.map((row) => row[2] + row[3] + row[4] + row[5]));
+  bars.replaceChildren();
+  for (const row of tasks.slice(0, 200)) {
+    const drawing = svg("svg", { viewBox: "0 0 1000 16", preserveAspectRatio: "none", role: "img" });
+    let at = 0;
+    const words = [];
+    PHASES.forEach(([phase, text], index) => {
+      const width = (1000 * row[2 + index]) / longest;
+      drawing.append(svg("rect", { class: phase, x: at, y: 0, width, height: 16 }));
+      at += width;
+      words.push(`${text} ${seconds(row[2 + index])}`);
+    });
+    const title = svg("title", {});
+    title.textContent = words.join(", ");
+    drawing.append(title);
+    drawing.setAttribute("aria-label", words.join(", "));
+    const who = `${names.get(row[0]) || row[0]}: ${row[1]}`;
+    bars.append(element("span", { class: "who", title: who }, who), drawing, element("span", {}, seconds(row[2] + row[3] + row[4] + row[5])));
+  }
+}
+
+function slotsPart() {
+  const lanes = new Lanes();
+  return [lanes.place, (told) => lanes.draw(told)];
+}
+
+function chartsPart() {
+  const rows = new Chart("Rows a second", (value) => (value === null || value === undefined ? "–" : `${count(value)}`));
+  const busy = new Chart("Busy: the busiest subtask of each stage", percent);
+  const pressed = new Chart("Waiting for room: the subtask that waits most", percent);
+  const lag = new Chart("Bytes that wait at sources", bytes);
+  const took = new Chart("Duration of checkpoints", seconds);
+  const quiet = element("p", { class: "quiet" });
+  const fill = (told) => {
+    const { seconds: times, rows: rates, busy: work, pressed: waits, outstanding } = told.series;
+    const lines = (found) => told.stages.map((stage) => [shortened(stage.name, 40), found[stage.id]]);
+    rows.draw(times, lines(rates));
+    busy.draw(times, lines(work));
+    pressed.draw(times, lines(waits));
+    lag.place.hidden = !outstanding.length;
+    if (outstanding.length) lag.draw(times, [["waiting", outstanding]]);
+    quiet.textContent = outstanding.length ? "" : "No source of this job tells how much waits at it.";
+    const done = told.checkpoints.history.filter((each) => !each.cause);
+    took.place.hidden = !done.length;
+    if (done.length) took.draw(done.map((each) => each.at), [["duration", done.map((each) => each.took)]]);
+  };
+  return [element("div", {}, rows.place, busy.place, pressed.place, lag.place, quiet, took.place), fill];
+}
+
+function errorsPart() {
+  const whole = element("pre", { class: "error", tabindex: "0" });
+  const table = new Table("What went wrong, the last first", [["at", "seconds"], ["what", "text"], ["cause", "long"]]);
+  const fill = (told) => {
+    whole.hidden = !told.error;
+    whole.textContent = told.error;
+    table.caption.textContent = told.errors.length ? "What went wrong, the last first" : "Nothing went wrong.";
+    table.fill([...told.errors].reverse());
+  };
+  return [element("div", {}, whole, table.place), fill];
+}
+
+function processesPart() {
+  const words = element("p");
+  const slow = new Table("The pace of each process in each stage that runs", [["job", "text"], ["stage", "count"], ["place", "text"], ["tasks", "count"], ["rows", "count"], ["rows in a second of work", "count"], ["of the others' pace", "share"], ["busy", "share"], ["waits for room", "share"]]);
+  const table = new Table("Environment processes", [["process", "text"], ["host", "text"], ["pid", "count"], ["silent for", "seconds"], ["tasks", "count"], ["memory in use", "bytes"], ["of", "bytes"], ["share", "share"], ["spilled by hybrid", "bytes"],
+    ["read ahead", "bytes"], ["connections", "count"], ["from others", "bytes"], ["to others", "bytes"], ["metrics at", "text"]]);
+  const held = new Table("Partitions that they hold", [["process", "text"], ["service", "text"], ["kind", "text"], ["state", "text"], ["partitions", "count"], ["bytes", "bytes"]]);
+  const lacks = element("p", { class: "quiet" }, "Not here: the time that each disk takes, and which user's rows wait. Processes tell neither; the bytes that they spill and read ahead are what is known of disks, the job what is known of users.");
+  const fill = () => {
+    const found = state.told && state.told.processes;
+    if (!found) {
+      words.textContent = "Processes are told while their driver runs, and are in no log.";
+      [slow, table, held].forEach((each) => each.fill([]));
+      return;
+    }
+    words.textContent = found.text;
+    slow.fill(found.paces, (row) => row[6] !== null && row[6] < 0.67);
+    table.fill(found.processes);
+    held.fill(found.partitions);
+  };
+  return [element("div", {}, words, slow.place, table.place, held.place, lacks), fill];
+}
+
+// --- drawing
+
+function namesOf(told) {
+  return new Map(told.stages.map((stage) => [stage.id, stage.name]));
+}
+
+function named(told) {
+  const stage = told.stages.find((each) => each.id === told.headline.stage);
+  return stage ? stage.name : null;
+}
+
+function choose(tab) {
+  state.tab = tab;
+  for (const button of place("tabs").children) button.setAttribute("aria-selected", String(button.dataset.tab === tab));
+  if (!state.parts[tab]) state.parts[tab] = TABS.find(([name]) => name === tab)[2]();
+  place("panel").replaceChildren(state.parts[tab][0]);
+  place("panel").setAttribute("aria-label", TABS.find(([name]) => name === tab)[1]);
+  history.replaceState(null, "", `#${tab}`);
+  if (tab === "processes" && state.stream) connect();
+}
+
+function draw() {
+  const told = state.told && state.told.document;
+  if (!told) return;
+  place("headline").textContent = told.headline.text;
+  place("headline").className = told.state === "FAILED" ? "alarm" : "";
+  const began = told.began ? `, submitted ${new Date(told.began * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
+  const where = told.place ? `, at ${told.place}` : "";
+  place("facts").textContent = `${told.kind === "query" ? "Query" : "Job"} ${told.job} (${told.name}): ${told.state.toLowerCase().replaceAll("_", " ")}, ${seconds(told.seconds)}${began}${where}`;
+  const notes = place("notes");
+  notes.hidden = !told.notes.length;
+  notes.replaceChildren(...told.notes.map((note) => element("li", {}, note)));
+  document.title = `${told.job} ${told.state.toLowerCase()} – Penstock`;
+  graph.draw(told, state.stage);
+  state.parts[state.tab][1](told);
+  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+}
+
+function list(jobs, chosen) {
+  const select = place("job");
+  const titles = jobs.map((job) => [job.job, `${job.job}: ${job.name} (${job.state.toLowerCase().replaceAll("_", " ")})${job.place ? ` at ${job.place}` : ""}`]);
+  const known = [...select.options];
+  if (known.length === titles.length && known.every((option, index) => option.value === titles[index][0])) {
+    known.forEach((option, index) => {
+      if (option.textContent !== titles[index][1]) option.textContent = titles[index][1];
+    });
+  } else {
+    select.replaceChildren(...titles.map(([job, title]) => element("option", { value: job }, title)));
+  }
+  if (chosen) select.value = chosen;
+}
+
+function line(words, kind) {
+  place("line").textContent = words;
+  place("line").className = kind;
+}
+
+function take(told) {
+  state.told = told;
+  if (state.job !== null && told.document && told.document.job !== state.job) state.job = null;
+  list(told.jobs, told.document ? told.document.job : null);
+  const report = place("report");
+  report.hidden = !told.document || state.documents !== null;
+  if (told.document) report.href = `report?job=${encodeURIComponent(told.document.job)}`;
+  draw();
+}
+
+// --- where it comes from
+
+function connect() {
+  if (state.stream) state.stream.close();
+  const asks = new URLSearchParams();
+  if (state.job !== null) asks.set("job", state.job);
+  if (state.tab === "processes") asks.set("processes", "1");
+  state.stream = new EventSource(`events?${asks}`);
+  state.stream.addEventListener("told", (event) => {
+    line("live", "live");
+    take(JSON.parse(event.data));
+  });
+  state.stream.addEventListener("error", () => line("the driver does not answer; trying again", "lost"));
+}
+
+function start() {
+  for (const [tab, title] of TABS) {
+    const button = element("button", { type: "button", role: "tab", "aria-selected": "false", "aria-controls": "panel", "data-tab": tab }, title);
+    button.addEventListener("click", () => {
+      choose(tab);
+      draw();
+    });
+    place("tabs").append(button);
+  }
+  place("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const buttons = [...place("tabs").children];
+    const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
+    next.focus();
+    next.click();
+  });
+  const wanted = location.hash.slice(1);
+  choose(TABS.some(([tab]) => tab === wanted) ? wanted : "stages");
+  const embedded = place("told");
+  if (embedded) {
+    state.documents = JSON.parse(embedded.textContent);
+    const show = (job) => take({ jobs: state.documents, document: state.documents.find((each) => each.job === job) || state.documents[0] || null, processes: null });
+    place("job").addEventListener("change", (event) => show(event.target.value));
+    line("a report", "");
+    if (!state.documents.length) place("headline").textContent = "No job ran.";
+    show(null);
+    return;
+  }
+  state.job = new URLSearchParams(location.search).get("job");
+  place("job").addEventListener("change", (event) => {
+    state.job = event.target.value;
+    state.stage = null;
+    history.replaceState(null, "", `?job=${encodeURIComponent(state.job)}${location.hash}`);
+    connect();
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      if (state.stream) state.stream.close();
+    } else {
+      connect();
+    }
+  });
+  connect();
+}
+
+start();

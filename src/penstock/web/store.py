@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of an application's jobs: all that run, and the last ones that are over.
+
+The JobMaster's thread tells, the page's thread reads: a lock is held while a record changes, and while a document is
+made of it, which takes milliseconds. A document is made once for each change, however many read it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.job.shell.history import JobMoment
+from penstock.web.document import document, entry
+from penstock.web.record import JobRecord
+
+KEPT = 50
+"""Jobs that are over, of which records are kept."""
+
+
+class JobStore:
+    """Listens to a JobMaster, and is what a page shows."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._records: dict[str, JobRecord] = {}
+        self._version = 0
+        self._made: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._changed: dict[str, int] = {}
+
+    # --- a listener's side
+
+    def say(self, job: str, event: str, details: Mapping[str, Any]) -> None:
+        """Something has happened to a job."""
+        self._change(job, lambda record: record.take(event, details))
+
+    def look(self, moment: JobMoment) -> None:
+        """A job that runs is like this now."""
+        self._change(moment.progress.job, lambda record: record.look(moment))
+
+    def end(self, job: str) -> None:
+        """Nothing more happens to a job: the oldest ones that are over make room."""
+        with self._lock:
+            over = [name for name, record in self._records.items() if record.is_over]
+            for name in over[: max(0, len(over) - self._kept)]:
+                for kept in (self._records, self._made, self._changed):
+                    kept.pop(name, None)
+
+    def close(self) -> None:
+        """Nothing happens any more; what is known stays."""
+
+    # --- a page's side
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs, the newest first."""
+        with self._lock:
+            return [entry(record) for record in reversed(self._records.values())]
+
+    def document(self, job: str, *, is_file: bool = False) -> dict[str, Any] | None:
+        """A job whole, if it is known."""
+        with self._lock:
+            record = self._records.get(job)
+            if record is None:
+                return None
+            if is_file:
+                return document(record, is_file=True)
+            made = self._made.get(job)
+            if made is None or made[0] != self._changed[job]:
+                made = self._made[job] = (self._changed[job], document(record))
+            return made[1]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """All jobs whole, for a file, in the order of their beginning."""
+        with self._lock:
+            return [document(record, is_file=True) for record in self._records.values()]
+
+    def _change(self, job: str, change: Callable[[JobRecord], None]) -> None:
+        with self._lock:
+            if job not in self._records:
+                self._records[job] = JobRecord(job)
+            change(self._records[job])
+            self._version += 1
+            self._changed[job] = self._version
