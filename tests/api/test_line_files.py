@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from penstock import readCsv, readJson, readText
 from penstock.api import line_files, readers
-from penstock.api.line_files import Piece, whole_lines
+from penstock.api.line_files import LineRange, whole_lines
 from penstock.errors import JobError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
 
@@ -43,7 +43,7 @@ def test_each_line_is_in_one_piece(
     filesystem = pafs.LocalFileSystem()
     found = []
     for start, end in pairwise(places):
-        found += whole_lines(filesystem, str(path), Piece(0, start, end))
+        found += whole_lines(filesystem, str(path), LineRange(0, start, end))
     assert b"".join(found) == data
     for part, following in pairwise(found):
         assert part.endswith((b"\n", b"\r"))

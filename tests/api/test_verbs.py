@@ -11,7 +11,7 @@ from penstock.api.stream import Stream
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import explain_graph
 from penstock.operators.expressions import ValuesError
-from penstock.operators.expressions.parts import Parts
+from penstock.operators.expressions.portions import Portions
 from penstock.operators.verbs import Explode
 from penstock.settings import Settings
 from penstock.testing.local_runner import LocalRunner, run_local
@@ -275,11 +275,11 @@ def test_computed_in_parts_is_computed() -> None:
         return batch
 
     rows = pa.record_batch({"n": range(7)})
-    parts = Parts(compute, may_grow=False)
+    parts = Portions(compute, may_grow=False)
     found = [[batch["n"].to_pylist() for batch in parts.of(rows)] for _ in range(2)]
     assert found == [[[0, 1, 2], [3, 4, 5], [6]]] * 2
     assert [batch.num_rows for batch in parts.of(rows.slice(0, 0))] == [0]
     with pytest.raises(ValuesError, match="joined"):
         list(parts.of(pa.record_batch({"n": [7]})))
     with pytest.raises(ZeroDivisionError):
-        list(Parts(lambda _: 1 // 0, may_grow=True).of(rows))  # type: ignore[arg-type, return-value]
+        list(Portions(lambda _: 1 // 0, may_grow=True).of(rows))  # type: ignore[arg-type, return-value]

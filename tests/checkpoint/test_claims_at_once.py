@@ -12,7 +12,7 @@ import pytest
 from effort import some_of
 from failing_files import gated
 from penstock.checkpoint.errors import CheckpointError
-from penstock.checkpoint.found import Kept
+from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
@@ -122,7 +122,7 @@ def test_no_checkpoint_is_lost_or_mixed_whoever_claims_when(tmp_path: Path, seed
     numbers = [stamp.number for stamp in acknowledged]
     assert len(set(numbers)) == len(numbers), "two drivers took one checkpoint for complete"
     storage = CheckpointStorage(str(tmp_path))
-    kept = [each for each in storage.history(read_through=True) if isinstance(each, Kept)]
+    kept = [each for each in storage.history(read_through=True) if isinstance(each, UsableCheckpoint)]
     newest = {each.stamp: next(data for _, data in storage.read(each.metadata.parts["t.0"])) for each in kept}
     for stamp in sorted(acknowledged)[-RETAINED:]:
         assert newest.get(stamp) == acknowledged[stamp]

@@ -75,7 +75,7 @@ def test_a_checkpoint_that_is_aligned_for_too_long_begins_anew_unaligned() -> No
     assert [abandon.checkpoint for abandon in _of(do.Abandon, decisions)] == [1]
     assert _of(do.FailQuery, decisions) == []
     assert _of(do.Trigger, coordinator.time_passed(9.0)) == []
-    assert _of(do.Answer, _complete(coordinator, 2, 9.0)) == [do.Answer(5, 2)]
+    assert _of(do.AnswerTrigger, _complete(coordinator, 2, 9.0)) == [do.AnswerTrigger(5, 2)]
 
 
 def test_without_patience_checkpoints_are_unaligned_from_the_start() -> None:
@@ -114,7 +114,7 @@ def test_no_checkpoint_begins_anew_in_a_query_that_stops() -> None:
     coordinator.data_ended(TASKS[0], 2.0)
     decisions = coordinator.time_passed(50.0)
     assert (_of(do.Trigger, decisions), _of(do.Abandon, decisions)) == ([], [])
-    assert _of(do.Answer, _complete(coordinator, 1, 60.0)) == [do.Answer(5, 1)]
+    assert _of(do.AnswerTrigger, _complete(coordinator, 1, 60.0)) == [do.AnswerTrigger(5, 1)]
     for task in TASKS[1:]:
         decisions = coordinator.data_ended(task, 61.0)
     assert [trigger.barrier.checkpoint for trigger in _of(do.Trigger, decisions)] == [2]
@@ -134,7 +134,7 @@ def test_the_pause_holds_periodic_ones_back_but_not_what_is_asked_for() -> None:
     _complete(coordinator, 1, 15.0)
     assert _of(do.Trigger, coordinator.time_passed(44.0)) == []
     assert _of(do.Trigger, coordinator.asked(1, 44.0))
-    assert _of(do.Answer, _complete(coordinator, 2, 44.5)) == [do.Answer(1, 2)]
+    assert _of(do.AnswerTrigger, _complete(coordinator, 2, 44.5)) == [do.AnswerTrigger(1, 2)]
     assert coordinator.time_passed(60.0) == [do.WakeAt(74.5)]
 
 
@@ -145,9 +145,9 @@ def test_one_at_a_time_and_what_is_asked_meanwhile_is_joined() -> None:
     for call in (2, 3, 4):
         assert _of(do.Trigger, coordinator.asked(call, 1.0)) == []
     decisions = _complete(coordinator, 1, 2.0)
-    assert _of(do.Answer, decisions) == [do.Answer(1, 1)]
+    assert _of(do.AnswerTrigger, decisions) == [do.AnswerTrigger(1, 1)]
     assert [t.barrier.checkpoint for t in _of(do.Trigger, decisions)] == [2]
-    assert _of(do.Answer, _complete(coordinator, 2, 3.0)) == [do.Answer(call, 2) for call in (2, 3, 4)]
+    assert _of(do.AnswerTrigger, _complete(coordinator, 2, 3.0)) == [do.AnswerTrigger(call, 2) for call in (2, 3, 4)]
 
 
 def test_an_expired_one_names_who_is_missing() -> None:
@@ -157,7 +157,7 @@ def test_an_expired_one_names_who_is_missing() -> None:
     _acknowledge(coordinator, 1, 1.0, SOURCES)
     assert coordinator.time_passed(59.0) == [do.WakeAt(60.0)]
     decisions = coordinator.time_passed(60.0)
-    assert [type(decision) for decision in decisions[:3]] == [do.Abandon, do.Discard, do.Answer]
+    assert [type(decision) for decision in decisions[:3]] == [do.Abandon, do.Discard, do.AnswerTrigger]
     assert "2 of 4 tasks have not acknowledged it (sink-0, sink-1)" in decisions[2].cause
     assert coordinator.acknowledged(1, "sink-0", "late", 61.0) == [do.DiscardHandle(1, "late")]
 
@@ -229,8 +229,8 @@ def test_a_metadata_that_could_not_be_written_is_a_failure() -> None:
     coordinator = _coordinator(tolerable_failures=5)
     coordinator.asked(1, 0.0)
     _acknowledge(coordinator, 1, 1.0)
-    (answer,) = _of(do.Answer, coordinator.store_failed(1, "read-only file system", 2.0))
-    assert answer == do.Answer(1, None, "it could not be stored: read-only file system")
+    (answer,) = _of(do.AnswerTrigger, coordinator.store_failed(1, "read-only file system", 2.0))
+    assert answer == do.AnswerTrigger(1, None, "it could not be stored: read-only file system")
 
 
 def test_what_is_being_stored_is_never_given_up() -> None:
@@ -257,7 +257,7 @@ def test_a_restart_gives_up_what_is_collected_and_keeps_what_was_asked() -> None
     decisions = coordinator.interrupted("a task was lost", 1.0)
     assert [type(decision) for decision in decisions] == [do.Abandon, do.Discard]
     assert _of(do.Trigger, coordinator.running(TASKS, 2.0))
-    assert _of(do.Answer, _complete(coordinator, 2, 3.0)) == [do.Answer(1, 2)]
+    assert _of(do.AnswerTrigger, _complete(coordinator, 2, 3.0)) == [do.AnswerTrigger(1, 2)]
     assert coordinator.acknowledged(1, "sink-0", "late", 4.0) == [do.DiscardHandle(1, "late")]
 
 
@@ -267,7 +267,7 @@ def test_a_newer_one_that_completes_first_subsumes_the_older() -> None:
     coordinator.asked(1, 0.0)
     coordinator.asked(2, 1.0)
     decisions = _complete(coordinator, 2, 2.0)
-    assert _of(do.Answer, decisions) == [do.Answer(2, 2), do.Answer(1, 2)]
+    assert _of(do.AnswerTrigger, decisions) == [do.AnswerTrigger(2, 2), do.AnswerTrigger(1, 2)]
     assert [a.checkpoint for a in _of(do.Abandon, decisions)] == [1]
 
 
@@ -322,7 +322,7 @@ def test_the_end_of_the_query_answers_everybody() -> None:
     coordinator = _coordinator()
     coordinator.asked(1, 0.0)
     coordinator.asked(2, 0.0)
-    answers = _of(do.Answer, coordinator.closed("the query was stopped", 1.0))
+    answers = _of(do.AnswerTrigger, coordinator.closed("the query was stopped", 1.0))
     assert sorted(answer.call for answer in answers) == [1, 2]
     assert {answer.checkpoint for answer in answers} == {None}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint.found import Kept
+from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle
 from penstock.checkpoint.newest import NOTE
 from penstock.checkpoint.removal import METADATA
@@ -110,7 +110,10 @@ class Driver:
     def check(self) -> None:
         """All that is kept can be read, and once its owner has committed nothing else lies there."""
         found = {each.stamp: each for each in self.storage.history(read_through=True)}
-        assert found.items() >= {stamp: Kept(stamp, metadata) for stamp, metadata in self.kept.items()}.items()
+        assert (
+            found.items()
+            >= {stamp: UsableCheckpoint(stamp, metadata) for stamp, metadata in self.kept.items()}.items()
+        )
         assert found.keys() == self.kept.keys() or not self.has_committed
         needed = {f"{stamp}/{METADATA}" for stamp in self.kept}
         for metadata in self.kept.values():

@@ -12,7 +12,7 @@ import pytest
 
 from failing_files import gated
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
-from penstock.checkpoint.found import Found, Kept
+from penstock.checkpoint.found import Found, UsableCheckpoint
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.newest import NOTE
 from penstock.checkpoint.ownership import Ownership
@@ -188,7 +188,7 @@ def test_a_base_that_was_cut_loses_nothing(tmp_path: Path, running: CheckpointSt
     third = CheckpointStorage(str(tmp_path))
     assert third.claim().stamp == running.stamp(2)
     assert third.sweep([]) == []
-    assert len([each for each in third.history() if isinstance(each, Kept)]) == 2
+    assert len([each for each in third.history() if isinstance(each, UsableCheckpoint)]) == 2
 
 
 def test_owners_that_nobody_needs_go_with_the_first_commit(tmp_path: Path, running: CheckpointStorage) -> None:

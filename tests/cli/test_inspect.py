@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.checkpoint.channel_state import ChannelData, ChannelKey, pack
-from penstock.checkpoint.found import Kept
+from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.running import RunningSign
@@ -170,7 +170,7 @@ def test_a_savepoint_is_shown_verified_and_deleted(location: Path, capsys: pytes
     """With the same words as a location; a part that has lost bytes is damage."""
     storage = CheckpointStorage(str(location))
     newest = storage.history()[-1]
-    assert isinstance(newest, Kept)
+    assert isinstance(newest, UsableCheckpoint)
     saved = location.parent / f"{location.name}-saved"
     folder = SavepointFolder(str(saved))
     folder.prepare()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.environment.tasks.host_files import Append, Complete, Decision, FileId, HostFiles
+from penstock.environment.tasks.host_files import Append, Decision, FileId, HostFiles, Seal
 
 QUERY = ("/checkpoints", 1)
 OTHER = ("/elsewhere", 1)
@@ -29,7 +29,7 @@ def appended(decisions: list[Decision]) -> FileId:
 
 def completed(decisions: list[Decision]) -> list[FileId]:
     """The files that are complete."""
-    return [each.file for each in decisions if isinstance(each, Complete)]
+    return [each.file for each in decisions if isinstance(each, Seal)]
 
 
 def test_the_parts_of_all_tasks_share_one_file_which_is_complete_with_the_last() -> None:
@@ -49,7 +49,7 @@ def test_tasks_that_store_by_themselves_decline_or_are_gone_are_not_waited_for()
     assert files.settled("d", 1) == []
     begun = files.handed_over("a", QUERY, 1, 10)
     assert files.settled("b", 1) == []
-    assert files.left("c") == [Complete(appended(begun))]
+    assert files.left("c") == [Seal(appended(begun))]
     assert completed(files.handed_over("a", QUERY, 2, 10)) == []
     assert files.left("d") == []
     assert completed(files.settled("b", 2)) != []
@@ -75,7 +75,7 @@ def test_the_next_checkpoint_waits_for_nothing_of_the_one_before() -> None:
     late = files.handed_over("b", QUERY, 1, 10)
     assert completed(late) == [appended(late)]
     assert appended(late) not in (appended(begun), appended(following))
-    assert files.given_up("b", 2) == [Complete(appended(following))]
+    assert files.given_up("b", 2) == [Seal(appended(following))]
     behind = files.handed_over("b", QUERY, 2, 10)
     assert completed(behind) == [appended(behind)]
 
@@ -84,7 +84,7 @@ def test_a_file_that_waits_too_long_is_complete_and_others_go_on_in_another() ->
     """Nobody can hold a file open for ever; the word of a timer that is late changes nothing."""
     files = host("a", "b")
     begun = appended(files.handed_over("a", QUERY, 1, 10))
-    assert files.waited_long(begun) == [Complete(begun)]
+    assert files.waited_long(begun) == [Seal(begun)]
     assert files.waited_long(begun) == []
     last = files.handed_over("b", QUERY, 1, 10)
     assert completed(last) == [appended(last)] != [begun]

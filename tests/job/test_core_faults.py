@@ -55,7 +55,7 @@ def test_the_checks_find_what_is_broken(damage: str) -> None:
             job.recovery.unexplained = frozenset({(0, 0)})
             job.arm = list  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="the JobMaster's core"):
-        cluster.send(events.TaskLost(WorkerId("j1", WorkerNumber(99), 1), "of nobody"))
+        cluster.send(events.TaskGone(WorkerId("j1", WorkerNumber(99), 1), "of nobody"))
 
 
 def test_an_instruction_that_failed_before_the_start_refuses_the_job() -> None:

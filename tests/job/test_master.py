@@ -52,7 +52,7 @@ from penstock.link.commands import (
     UpdatePartitionInfo,
 )
 from penstock.link.control import raise_for_error
-from penstock.link.frames import FrameType
+from penstock.link.frames import LinkFrameType
 from penstock.link.master import (
     AcknowledgeCheckpoint,
     AwaitProducers,
@@ -509,7 +509,7 @@ def test_garbage_is_answered(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xff" * 40, frame(99), frame(FrameType.CALL, b"\0"), frame(FrameType.CALL, b"\0" * 9)]
+    "data", [b"\xff" * 40, frame(99), frame(LinkFrameType.CALL, b"\0"), frame(LinkFrameType.CALL, b"\0" * 9)]
 )
 def test_frames_that_are_none_end_the_connection(rig: Rig, data: bytes) -> None:
     """And nothing else: it is not known any more where the next one would begin."""

@@ -333,10 +333,10 @@ def test_results_are_released_when_nobody_wants_them(expired: bool) -> None:
     held = {item.environment for item in cluster.ended["j1"].partitions}
     assert len(cluster.core.tracker) == 2
     out = cluster.send(events.ResultReleased("j1", expired))
-    released = [item for item in out if isinstance(item, do.ReleasePartitions)]
+    released = [item for item in out if isinstance(item, do.ReleaseDescriptors)]
     assert {item.environment for item in released} == held
     assert {item.expired for item in released} == {expired}
-    assert out[len(released) :] == [do.ReleaseJob("j1", ("a", "b", "c"))]
+    assert out[len(released) :] == [do.ReleaseJobEverywhere("j1", ("a", "b", "c"))]
     assert len(cluster.core.tracker) == 0
 
 
@@ -346,7 +346,7 @@ def test_late_partition_of_a_dead_job_is_released() -> None:
     attempt = AttemptId("j1", 0, 0, 1)
     descriptor = ShuffleDescriptor(PartitionId(DatasetId("j1", 0), 0, 1), "local", pipeline().edges[0].kind, "e")
     (release,) = core.handle(events.PartitionRegistered(attempt, 0, descriptor), 0)
-    assert release == do.ReleasePartitions("e", (descriptor,))
+    assert release == do.ReleaseDescriptors("e", (descriptor,))
 
 
 def test_table_leaves_no_state_without_an_end() -> None:

@@ -293,7 +293,7 @@ class World(RowCluster):
 
     def _duplicate_dies(self, identity: TaskId) -> None:
         # It may have got the place of the first attempt and an attempt to work on, of which nobody else knows.
-        self.send(events.TaskLost(identity, "killed"))
+        self.send(events.TaskGone(identity, "killed"))
 
     def refuse(self) -> None:
         """A ShuffleMaster refuses a partition."""
@@ -309,7 +309,7 @@ class World(RowCluster):
             attempt = self.dice.choice(sorted(self.deployments))
             if attempt not in self.running and all(task.attempt != attempt for task in self.tasks):
                 self.send(TaskFinished(attempt, TaskEnd.FINISHED))
-                self.send(events.TaskLost(attempt, "late"))
+                self.send(events.TaskGone(attempt, "late"))
 
     def check(self, jobs: list[str]) -> None:
         """One end for each job, one answer for each call, every partition accounted for, nothing kept."""

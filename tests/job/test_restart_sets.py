@@ -249,7 +249,7 @@ def test_reports_of_withdrawn_attempts_change_nothing() -> None:
         PartitionConsumable(PartitionId(DatasetId("j1", 0), 0, 0)),
         TaskFinished(old, TaskEnd.FINISHED),
         TaskFinished(old, TaskEnd.FAILED, error="late"),
-        events.TaskLost(old, "late"),
+        events.TaskGone(old, "late"),
         events.PartitionsLost((PartitionId(DatasetId("j1", 0), 0, 0),), "late"),
     ):
         assert cluster.send(event) == []
@@ -269,7 +269,7 @@ def test_a_partition_registered_too_late_is_released_once() -> None:
     cluster.todo.remove(answering)
     cluster.lose(cluster.tasks[0])
     answering.act()
-    (late,) = cluster.of(do.ReleasePartitions)
+    (late,) = cluster.of(do.ReleaseDescriptors)
     assert [item.partition for item in late.descriptors] == [PartitionId(DatasetId("j1", 0), 0, 0)]
     cluster.run()
     cluster.finish_job()

@@ -13,11 +13,11 @@ from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline, DeadlineKind
-from penstock.job.core.routing import Parts, follow, hear, pass_deadline
+from penstock.job.core.routing import JobParts, follow, hear, pass_deadline
 from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.queries import Queries
 
-PARTS = [field.name for field in dataclasses.fields(Parts)]
+PARTS = [field.name for field in dataclasses.fields(JobParts)]
 
 
 class Noted:
@@ -50,7 +50,7 @@ def blank(kind: type[Any]) -> Any:
 def taken(work: Any, cause: object) -> list[str]:
     """The parts that hear of it."""
     calls: list[str] = []
-    list(work(Parts(*(Noted(name, calls) for name in PARTS)), cause))  # type: ignore[arg-type]
+    list(work(JobParts(*(Noted(name, calls) for name in PARTS)), cause))  # type: ignore[arg-type]
     return calls
 
 

@@ -249,7 +249,7 @@ def test_parked_attempts_are_released_with_their_worker() -> None:
     for number, call in enumerate(calls):
         attempt = WorkerId("j1", worker.identity.number, 7 + number)
         cluster.send(events.TaskRegistered(call, attempt, "a", "tcp://x:1", worker.spark_job))
-    cluster.send(events.TaskLost(WorkerId("j1", worker.identity.number, 8), "killed by Spark"))
+    cluster.send(events.TaskGone(WorkerId("j1", worker.identity.number, 8), "killed by Spark"))
     assert [cluster.answers[call] for call in calls] == [0, 1]
     cluster.finish_job()
     assert [cluster.answers[call] for call in calls] == [1, 1]
@@ -283,7 +283,7 @@ def test_a_parked_attempt_that_asks_twice_is_parked_once() -> None:
         cluster.send(events.TaskRegistered(call, parked, environment, "tcp://x:1", worker.spark_job))
     assert [cluster.answers[call] for call in calls] == [1, 0]
     cluster.lose(worker, retried=False)
-    cluster.send(events.TaskLost(parked, "killed"))
+    cluster.send(events.TaskGone(parked, "killed"))
     cluster.run()
     cluster.finish_job()
     assert cluster.ended["j1"].error is None

@@ -28,7 +28,7 @@ from penstock.errors import (
 )
 from penstock.link import calls
 from penstock.link.commands import CancelTask
-from penstock.link.frames import FrameType, channel_frame, frame, segments_frame, slices_frame
+from penstock.link.frames import LinkFrameType, channel_frame, frame, segments_frame, slices_frame
 from penstock.link.master import AwaitProducers
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome
@@ -202,9 +202,9 @@ def test_a_call_that_nobody_knows_is_answered(here: EnvironmentThread) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        frame(FrameType.GRANT),
-        channel_frame(FrameType.RESUME, 99, 0),
-        slices_frame(FrameType.SLICES, [(99, 0, 0, 0, 0)]),
+        frame(LinkFrameType.GRANT),
+        channel_frame(LinkFrameType.RESUME, 99, 0),
+        slices_frame(LinkFrameType.SLICES, [(99, 0, 0, 0, 0)]),
         b"\x08\x00\x00\x00\x63\x00\x00\x00",
     ],
     ids=["not a task's frame", "no such gate", "no such writer", "no such frame"],
@@ -223,11 +223,11 @@ def test_what_a_task_may_not_say_ends_its_session_alone(here: EnvironmentThread,
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (frame(FrameType.CALL), "CALL is not for a task"),
-        (segments_frame(FrameType.GRANT, 99, [1]), "number 99 is used"),
-        (slices_frame(FrameType.DELIVER, [(99, 0, 0, 0, 0)]), "number 99 is used"),
-        (frame(FrameType.DELIVER, b"x"), "list of slices"),
-        (frame(FrameType.CHANNEL_EVENT, b"x"), "broke the protocol"),
+        (frame(LinkFrameType.CALL), "CALL is not for a task"),
+        (segments_frame(LinkFrameType.GRANT, 99, [1]), "number 99 is used"),
+        (slices_frame(LinkFrameType.DELIVER, [(99, 0, 0, 0, 0)]), "number 99 is used"),
+        (frame(LinkFrameType.DELIVER, b"x"), "list of slices"),
+        (frame(LinkFrameType.CHANNEL_EVENT, b"x"), "broke the protocol"),
         (b"\x08\x00\x00\x00\x63\x00\x00\x00", "a frame of type 99 is not for a task"),
     ],
 )
@@ -249,7 +249,7 @@ def test_frames_for_a_closed_port_are_dropped() -> None:
         attachment = _attachment(ours, memory)
         port = attachment.data_plane().open_port(Port("a port that nothing is said to"))
         attachment.data_plane().close_port(port)
-        theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
+        theirs.sendall(slices_frame(LinkFrameType.DELIVER, [(port, 0, 0, 0, 9)]))
         attachment.wait(0, 0.05)
         assert attachment.arrivals == 1
         attachment.close()
@@ -261,7 +261,7 @@ def test_what_is_not_for_a_port_is_an_error() -> None:
     with SegmentMemory.create(1, 4096) as memory, theirs:
         attachment = _attachment(ours, memory)
         port = attachment.data_plane().open_port(Port("the writer of partition 7"))
-        theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
+        theirs.sendall(slices_frame(LinkFrameType.DELIVER, [(port, 0, 0, 0, 9)]))
         with pytest.raises(ProtocolError, match=r"the writer of partition 7 was told \(0, 0, 0, 9\)"):
             wait_for_ever(attachment)
         attachment.close()

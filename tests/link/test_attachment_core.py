@@ -24,7 +24,7 @@ from penstock.link.calls import GetStatistics, Statistics
 from penstock.link.commands import CancelTask, TaskAction, instruction
 from penstock.link.control import carried_error, error_message, pack
 from penstock.link.frames import (
-    FrameType,
+    LinkFrameType,
     channel_frame,
     event_frame,
     frame,
@@ -145,23 +145,23 @@ class Line:
     def _said(self, kind: str, which: int) -> bytes:
         if kind == "act":
             self.frames, self.actions = self.frames + 1, self.actions + 1
-            return frame(FrameType.COMMAND, pack(instruction(TaskAction(ATTEMPT, StopSource()))))
+            return frame(LinkFrameType.COMMAND, pack(instruction(TaskAction(ATTEMPT, StopSource()))))
         if kind == "cancel":
             self.frames, self.cause = self.frames + 1, (TaskCancelledError, str(which))
-            return frame(FrameType.CANCEL, str(which).encode())
+            return frame(LinkFrameType.CANCEL, str(which).encode())
         if kind == "unwanted":
             self.frames, self.cause = self.frames + 1, self.cause or (NotWantedError, str(which))
-            return frame(FrameType.UNWANTED, str(which).encode())
+            return frame(LinkFrameType.UNWANTED, str(which).encode())
         if not self.ports:
             return b""
         number = self._port(which)
         said: dict[str, tuple[bytes, Any]] = {
-            "slice": (slices_frame(FrameType.DELIVER, [(number, 1, 2, 3, which)]), (1, 2, 3, which)),
-            "event": (event_frame(FrameType.CHANNEL_EVENT, number, 5, which, b"x"), (which, 5, b"x")),
-            "grant": (segments_frame(FrameType.GRANT, number, [which]), (which,)),
-            "store": (port_frame(FrameType.STORE, number, "/here"), "/here"),
+            "slice": (slices_frame(LinkFrameType.DELIVER, [(number, 1, 2, 3, which)]), (1, 2, 3, which)),
+            "event": (event_frame(LinkFrameType.CHANNEL_EVENT, number, 5, which, b"x"), (which, 5, b"x")),
+            "grant": (segments_frame(LinkFrameType.GRANT, number, [which]), (which,)),
+            "store": (port_frame(LinkFrameType.STORE, number, "/here"), "/here"),
             "error": (
-                channel_frame(FrameType.CHANNEL_ERROR, number, which, pack(error_message(StorageError("full")))),
+                channel_frame(LinkFrameType.CHANNEL_ERROR, number, which, pack(error_message(StorageError("full")))),
                 (which, StorageError, "full"),
             ),
         }
@@ -199,13 +199,13 @@ def test_everybody_hears_what_is_for_him(steps: list[tuple[str, int]], piece: in
 
 
 WRONG = {
-    "not for a task": frame(FrameType.CALL),
-    "a port that never was": slices_frame(FrameType.DELIVER, [(9, 0, 0, 0, 0)]),
+    "not for a task": frame(LinkFrameType.CALL),
+    "a port that never was": slices_frame(LinkFrameType.DELIVER, [(9, 0, 0, 0, 0)]),
     "a question that never was": reply_frame(9, {}),
-    "a broken list": frame(FrameType.DELIVER, b"x"),
-    "a broken event": frame(FrameType.CHANNEL_EVENT, b"x"),
-    "an order for the environment": frame(FrameType.COMMAND, pack(instruction(CancelTask(ATTEMPT, "why")))),
-    "no order": frame(FrameType.COMMAND, pack({"op": "Nothing"})),
+    "a broken list": frame(LinkFrameType.DELIVER, b"x"),
+    "a broken event": frame(LinkFrameType.CHANNEL_EVENT, b"x"),
+    "an order for the environment": frame(LinkFrameType.COMMAND, pack(instruction(CancelTask(ATTEMPT, "why")))),
+    "no order": frame(LinkFrameType.COMMAND, pack({"op": "Nothing"})),
 }
 
 
@@ -239,8 +239,8 @@ def test_an_end_says_which_environment_is_gone() -> None:
 def test_another_attempt_hears_nothing_of_the_last_one() -> None:
     """Its orders and its end are forgotten; what is counted goes on."""
     core = AttachmentCore("env")
-    receive(core, frame(FrameType.CANCEL, b"it is over"))
-    receive(core, frame(FrameType.COMMAND, pack(instruction(TaskAction(ATTEMPT, StopSource())))))
+    receive(core, frame(LinkFrameType.CANCEL, b"it is over"))
+    receive(core, frame(LinkFrameType.COMMAND, pack(instruction(TaskAction(ATTEMPT, StopSource())))))
     core.begin()
     core.check()
     assert not core.arrivals.actions

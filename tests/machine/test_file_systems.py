@@ -17,7 +17,7 @@ from penstock.api.streaming.places import checkpoints_at, filesystem_of
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.machine.locations import FILESYSTEMS, here, is_here
 from penstock.stream.arriving_files import FilesSource
-from penstock.stream.file_rows import ParquetFiles
+from penstock.stream.file_rows import ParquetFileFormat
 from penstock.stream.folder_sink import FolderSink
 from penstock.testing.local_runner import run_local
 from penstock_torture.passing_files import PassingFiles
@@ -78,7 +78,7 @@ def test_a_sink_and_a_source_of_files_are_seen_through_it(tmp_path: Path) -> Non
     writer.close()
     assert {"create_dir", "open_output_stream", "sync_file", "sync_folder", "move"} <= Noted.calls
     Noted.calls.clear()
-    source = FilesSource(filesystem, folder, ParquetFiles(SCHEMA))
+    source = FilesSource(filesystem, folder, ParquetFileFormat(SCHEMA))
     assert [batch.to_pydict() for batch in source.read(0, 1)] == [{"n": [1, 2]}]
     assert {"get_file_info_selector", "open_input_file"} <= Noted.calls
 

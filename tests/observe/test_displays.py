@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.observe.displays import NotebookDisplay, TerminalDisplay, display_here
-from penstock.observe.progress import Note, ProgressSnapshot, VertexProgress
+from penstock.observe.progress import Note, ProgressSnapshot, ShownVertex
 
 
 class Terminal(io.StringIO):
@@ -23,9 +23,9 @@ class Terminal(io.StringIO):
 
 def snapshot(job: str, rows: int, seconds: float) -> ProgressSnapshot:
     """A job of two stages."""
-    read = VertexProgress("read", 2, 2, rows, 0.25, 10 * rows)
+    read = ShownVertex("read", 2, 2, rows, 0.25, 10 * rows)
     notes = (Note("held back by", "read", "subtask 1 of 2 is busy 90% of its time, most of it reading"),)
-    return ProgressSnapshot(job, (read, VertexProgress("count", 1, 4, 0)), seconds, job, rows, notes)
+    return ProgressSnapshot(job, (read, ShownVertex("count", 1, 4, 0)), seconds, job, rows, notes)
 
 
 def test_nothing_without_a_terminal() -> None:

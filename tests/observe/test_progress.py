@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from penstock.observe import ProgressSnapshot, VertexProgress
+from penstock.observe import ProgressSnapshot, ShownVertex
 from penstock.observe.progress import RATE_SECONDS, Rates, short_bytes, short_count, short_time, whole_rates
 
 
 def job(rows: int, seconds: float, key: str = "j1") -> ProgressSnapshot:
     """A job of two stages of the same name, of which the second one has read nothing."""
-    return ProgressSnapshot("job", (VertexProgress("a", 1, 1, rows), VertexProgress("a", 1, 1, 0)), seconds, key)
+    return ProgressSnapshot("job", (ShownVertex("a", 1, 1, rows), ShownVertex("a", 1, 1, 0)), seconds, key)
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:

@@ -9,12 +9,12 @@ import pytest
 from rich.cells import cell_len
 
 from penstock.observe.frames import frame_html, frame_lines, last_html, last_lines
-from penstock.observe.progress import Note, ProgressSnapshot, VertexProgress
+from penstock.observe.progress import Note, ProgressSnapshot, ShownVertex
 
 LONG = f"hash(user) + mapInArrow({'f' * 75})"
 STAGES = (
-    VertexProgress(LONG, 512, 512, 1_234_567_890, 0.5, 98_765_432_100, 0.98),
-    VertexProgress("日本" * 30, 1, 4, 20, None, 7_000, None),
+    ShownVertex(LONG, 512, 512, 1_234_567_890, 0.5, 98_765_432_100, 0.98),
+    ShownVertex("日本" * 30, 1, 4, 20, None, 7_000, None),
 )
 FIGURES = (["512/512", "50%", "1.2G", "123k", "99", "GB", "98%"], ["1/4", "20", "7.0", "kB"])
 REASON = f"subtask 0 of 2 is busy 98% of its time, most of it in mapInArrow({'f' * 88})"
@@ -48,7 +48,7 @@ def test_a_narrow_terminal_has_fewer_figures_and_no_halves() -> None:
 
 def test_short_names_are_whole() -> None:
     """Nothing is cut if there is room, and a figure that nobody knows is left out."""
-    job = ProgressSnapshot("count", (VertexProgress("read", 2, 2, 1_000), VertexProgress("sum", 1, 4, 0)), 1.0)
+    job = ProgressSnapshot("count", (ShownVertex("read", 2, 2, 1_000), ShownVertex("sum", 1, 4, 0)), 1.0)
     assert frame_lines(job, (None, None), 80) == [
         "count  1.0 s",
         "stage  tasks  done  rows  rows/s  bytes  busy",
@@ -60,7 +60,7 @@ def test_short_names_are_whole() -> None:
 def test_names_move_no_cursor_and_are_no_markup() -> None:
     """Escapes, line ends and surrogates of a name are shown as question marks; HTML is escaped."""
     name = "a\x1b[2Jb\nc\udc80 [red]<b>&"
-    job = ProgressSnapshot(name, (VertexProgress(name, 1, 1, 1),), 1.0, notes=(Note("held back by", name, name),))
+    job = ProgressSnapshot(name, (ShownVertex(name, 1, 1, 1),), 1.0, notes=(Note("held back by", name, name),))
     for lines in (frame_lines(job, (None,), 80), last_lines(job, 80)):
         text = "".join(lines)
         assert "a?[2Jb?c? [red]<b>&" in text

@@ -27,7 +27,7 @@ from penstock.operators.expressions import (
     probe,
     selected,
 )
-from penstock.operators.expressions.parts import is_too_much
+from penstock.operators.expressions.portions import is_too_much
 
 LONG, INT, DOUBLE, TEXT, BOOL = pa.int64(), pa.int32(), pa.float64(), pa.string(), pa.bool_()
 ANSI = (("mode", "ANSI"),)

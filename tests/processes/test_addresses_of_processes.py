@@ -13,7 +13,7 @@ from local_harness import LocalHarness
 from penstock.environment.peers.addresses import PORTS
 from penstock.errors import EnvironmentLostError
 from penstock.shuffle import PartitionKind
-from penstock.testing.conformance_exchange import Exchange, Written, numbers
+from penstock.testing.conformance_exchange import ConformanceExchange, WantedPartition, numbers
 
 
 def free_ports() -> int:
@@ -42,8 +42,8 @@ def test_fixed_ports_of_an_ipv6_interface(harnesses: list[LocalHarness]) -> None
     assert all(harness.commander(name).address.startswith("tcp://[::1]:") for name in ("a", "b"))
     assert len(set(ports)) == 2
     assert set(ports) <= set(range(first, first + PORTS))
-    exchange = Exchange(harness, asyncio.run)
-    producer = exchange.produce(Written(PartitionKind.PIPELINED_BOUNDED, host="a"))
+    exchange = ConformanceExchange(harness, asyncio.run)
+    producer = exchange.produce(WantedPartition(PartitionKind.PIPELINED_BOUNDED, host="a"))
     producer.writer.write(numbers(1, 2, 3), 0)
     producer.writer.finish()
     assert exchange.consume([(producer.descriptor, 0)], host="b").values() == [1, 2, 3]

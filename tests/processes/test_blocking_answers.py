@@ -24,7 +24,14 @@ from penstock.link.calls import GetStatistics
 from penstock.link.commands import ExpirePartitions
 from penstock.settings import Settings
 from penstock.shuffle import EndOfPartition, PartitionKind
-from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, numbers, rows_of
+from penstock.testing.conformance_exchange import (
+    ConformanceExchange,
+    Producer,
+    WantedPartition,
+    ends_of,
+    numbers,
+    rows_of,
+)
 from penstock.testing.waiting import Running, wait_until
 
 pytestmark = pytest.mark.processes
@@ -51,16 +58,16 @@ def harness(hosts: LocalHarness) -> Iterator[LocalHarness]:
 
 
 @pytest.fixture
-def exchange(harness: LocalHarness) -> Iterator[Exchange]:
+def exchange(harness: LocalHarness) -> Iterator[ConformanceExchange]:
     """The workbench; it sees to it that nothing stays occupied."""
-    workbench = Exchange(harness, asyncio.run)
+    workbench = ConformanceExchange(harness, asyncio.run)
     yield workbench
     workbench.close()
 
 
-def finished(exchange: Exchange, kind: PartitionKind, index: int = 0) -> Producer:
+def finished(exchange: ConformanceExchange, kind: PartitionKind, index: int = 0) -> Producer:
     """A partition with rows in the first and the last of its subpartitions."""
-    producer = exchange.produce(Written(kind, subpartitions=SUBPARTITIONS, index=index))
+    producer = exchange.produce(WantedPartition(kind, subpartitions=SUBPARTITIONS, index=index))
     producer.writer.write(numbers(*range(5000)), 0)
     producer.writer.write(numbers(*range(5000)), SUBPARTITIONS - 1)
     producer.writer.finish()
@@ -75,7 +82,7 @@ def folder_of(harness: LocalHarness, producer: Producer) -> Path:
     return harness.launch("a").place().folder / "results" / name
 
 
-def answer(exchange: Exchange, producer: Producer, host: str) -> PenstockError:
+def answer(exchange: ConformanceExchange, producer: Producer, host: str) -> PenstockError:
     """The error that a reader of everything gets."""
     consumer = exchange.consume([(producer.descriptor, 0, SUBPARTITIONS)], host=host)
     with pytest.raises(PenstockError) as caught:
@@ -84,12 +91,14 @@ def answer(exchange: Exchange, producer: Producer, host: str) -> PenstockError:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.label)
-def test_each_end_is_an_answer_of_its_own(harness: LocalHarness, exchange: Exchange, kind: PartitionKind) -> None:
+def test_each_end_is_an_answer_of_its_own(
+    harness: LocalHarness, exchange: ConformanceExchange, kind: PartitionKind
+) -> None:
     """Empty, released, expired, lost and failed are told apart by readers of both hosts, whatever the layout."""
-    empty = exchange.produce(Written(kind, subpartitions=SUBPARTITIONS, index=0))
+    empty = exchange.produce(WantedPartition(kind, subpartitions=SUBPARTITIONS, index=0))
     empty.writer.finish()
     released, expired, lost, gone = (finished(exchange, kind, index) for index in range(1, 5))
-    failed = exchange.produce(Written(kind, subpartitions=SUBPARTITIONS, index=5))
+    failed = exchange.produce(WantedPartition(kind, subpartitions=SUBPARTITIONS, index=5))
     failed.writer.close(ValueError("row 17 is bad"))
     view = exchange.host("a")
     view.release_partitions_locally([released.descriptor.partition])
@@ -120,7 +129,7 @@ def test_each_end_is_an_answer_of_its_own(harness: LocalHarness, exchange: Excha
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.label)
 def test_a_damaged_file_names_partition_attempt_host_and_file(
-    harness: LocalHarness, exchange: Exchange, kind: PartitionKind
+    harness: LocalHarness, exchange: ConformanceExchange, kind: PartitionKind
 ) -> None:
     """A flipped bit, and a cut, end in IncompleteDataError at the gate of either reader; other ranges are whole."""
     flipped, cut = finished(exchange, kind, 0), finished(exchange, kind, 1)
@@ -142,13 +151,13 @@ def test_a_damaged_file_names_partition_attempt_host_and_file(
         assert last.values() == list(range(5000))
 
 
-def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exchange: Exchange) -> None:
+def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exchange: ConformanceExchange) -> None:
     """A partition occupies its host while it is written and when it is finished; two files however many readers."""
     kind = PartitionKind.BLOCKING_SORT_MERGE
     exchange.host("a")
     commander = harness.commander("a")
     before = commander.ask(GetStatistics(), 10).figures["segments_guaranteed"]
-    producer = exchange.produce(Written(kind, subpartitions=1000))
+    producer = exchange.produce(WantedPartition(kind, subpartitions=1000))
     reserved = commander.ask(GetStatistics(), 10).figures["segments_guaranteed"] - before
     assert reserved == 7 * 128 // 8 // 8  # an eighth of what the whole of 128 segments leaves to sort buffers
     assert exchange.host("a").partitions_occupying_local_resources() == [producer.descriptor.partition]
@@ -169,7 +178,9 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
     wait_until(lambda: not folder_of(harness, producer).exists(), "the files to go")
 
 
-def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHarness, exchange: Exchange) -> None:
+def test_writers_share_the_memory_and_wait_where_there_is_none(
+    harness: LocalHarness, exchange: ConformanceExchange
+) -> None:
     """Some writers get all there is; the next waits for one to end, and another that is cancelled stops waiting."""
     kind = PartitionKind.BLOCKING_SORT_MERGE
     exchange.host("a")
@@ -181,13 +192,13 @@ def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHar
         return float(figures["segments_total"] * 7 // 8 - figures["segments_guaranteed"])
 
     while left() >= LEAST // SEGMENT:
-        writing.append(exchange.produce(Written(kind, subpartitions=20, index=len(writing))))
-    writing.append(exchange.prepare(Written(kind, subpartitions=20, index=len(writing))))
+        writing.append(exchange.produce(WantedPartition(kind, subpartitions=20, index=len(writing))))
+    writing.append(exchange.prepare(WantedPartition(kind, subpartitions=20, index=len(writing))))
     setting_up = Running(writing[-1].writer.setup)
     figures = commander.ask(GetStatistics(), 10).figures
     assert figures["segments_guaranteed"] <= figures["segments_total"] * 7 / 8
     assert len(writing) > 20
-    cancelled = exchange.prepare(Written(kind, subpartitions=20, index=len(writing)))
+    cancelled = exchange.prepare(WantedPartition(kind, subpartitions=20, index=len(writing)))
     waiting = Running(cancelled.writer.setup)
     wait_until(lambda: commander.ask(GetStatistics(), 10).figures["partitions"] == len(writing) + 1, "both to wait")
     exchange.cancel(cancelled.owner)
@@ -206,7 +217,7 @@ def test_compressed_partitions_are_read_beside_and_elsewhere(
 ) -> None:
     """Both layouts, compressed, of numbers, texts and dictionaries: the same rows at either reader, fewer bytes."""
     harness = LocalHarness(request.node.name, {"spark.penstock.blocking.compression": compression})
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     columns = {
         "n": pa.array(range(20_000), pa.int64()),
         "s": pa.array([f"text {n % 100}" for n in range(20_000)]),
@@ -215,7 +226,7 @@ def test_compressed_partitions_are_read_beside_and_elsewhere(
     batch = pa.record_batch(columns)
     for index, kind in enumerate(KINDS):
         for schema in (batch.schema, batch.schema.remove(2)):
-            producer = exchange.produce(Written(kind, schema, SUBPARTITIONS, index))
+            producer = exchange.produce(WantedPartition(kind, schema, SUBPARTITIONS, index))
             for subpartition in (1, 2, 1):
                 producer.writer.write(batch.select(schema.names), subpartition)
             end = producer.writer.finish()

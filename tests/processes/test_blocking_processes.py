@@ -22,7 +22,7 @@ from local_harness import LocalHarness
 from penstock.errors import ProducerFailedError
 from penstock.link.calls import GetStatistics
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.testing.conformance_exchange import Exchange, Written
+from penstock.testing.conformance_exchange import ConformanceExchange, WantedPartition
 from penstock.testing.waiting import wait_until
 from task_process import TASK, kill, line
 
@@ -113,7 +113,7 @@ def test_a_killed_writers_files_go(
     assert files(tmp_path)
     writer.kill()
     wait_until(lambda: not files(tmp_path), "the files to go")
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     with pytest.raises(ProducerFailedError, match=r"job-e0\.0#1"):
         exchange.consume([(descriptor(harness, kind), 0, SUBPARTITIONS)], host=HOST).next()
     exchange.close()
@@ -132,7 +132,7 @@ def test_a_full_disk_fails_the_partition_and_gives_the_space_back(
     for part in ("disk is full", "job-e0.0#1", str(tmp_path), "spark.penstock.blocking.directories"):
         assert part in word
     wait_until(lambda: not files(tmp_path), "the files to go")
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     with pytest.raises(ProducerFailedError, match="disk is full"):
         exchange.consume([(descriptor(harness, kind), 0, SUBPARTITIONS)], host=HOST).next()
     exchange.close()
@@ -145,9 +145,9 @@ def test_after_a_kill_of_everything_the_next_environment_sweeps_all_directories(
     assert line(task("200", "blocking_sort_merge")) == "finished"
     mine = sorted(files(tmp_path))
     doomed = LocalHarness(harness.application + "-doomed", harness.conf)
-    exchange = Exchange(doomed, asyncio.run)
+    exchange = ConformanceExchange(doomed, asyncio.run)
     for index in range(2):
-        written = Written(PartitionKind.BLOCKING_SORT_MERGE, subpartitions=20, index=index, host="x")
+        written = WantedPartition(PartitionKind.BLOCKING_SORT_MERGE, subpartitions=20, index=index, host="x")
         exchange.produce(written).writer.finish()
     assert len(files(tmp_path)) == len(mine) + 4
     assert {path.parents[2].name for path in set(files(tmp_path)) - set(mine)} == {"disk1", "disk2"}

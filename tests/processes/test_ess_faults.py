@@ -32,7 +32,7 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.testing.conformance import ShuffleServiceConformance
-from penstock.testing.conformance_exchange import NUMBERS, Consumer, Exchange, Producer, Written
+from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
 from penstock.testing.waiting import Running
 
 pytestmark = pytest.mark.processes
@@ -63,16 +63,16 @@ def service(ess: EssProcess, request: pytest.FixtureRequest) -> Iterator[EssHarn
 
 
 @pytest.fixture
-def exchange(service: EssHarness) -> Iterator[Exchange]:
+def exchange(service: EssHarness) -> Iterator[ConformanceExchange]:
     """The suite's workbench."""
-    workbench = Exchange(service, asyncio.run)
+    workbench = ConformanceExchange(service, asyncio.run)
     yield workbench
     workbench.close()
 
 
-def written(exchange: Exchange) -> Producer:
+def written(exchange: ConformanceExchange) -> Producer:
     """A partition of 32 MB over four subpartitions, finished."""
-    producer = exchange.produce(Written(KIND, subpartitions=4))
+    producer = exchange.produce(WantedPartition(KIND, subpartitions=4))
     column = pa.array(range(ROWS), pa.int64())
     for n in range(BATCHES):
         producer.writer.write(pa.record_batch([column], schema=NUMBERS), n % 4)
@@ -99,7 +99,7 @@ def test_a_restart_in_mid_data_is_waited_out(tmp_path: Path, remembers: bool) ->
     """
     process = EssProcess(tmp_path, {"spark.shuffle.service.db.enabled": str(remembers).lower()})
     harness = EssHarness(process, "restarted", {"spark.penstock.ess.retryTimeout": "60s" if remembers else "10s"})
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     try:
         producer = written(exchange)
         consumer = exchange.consume([(producer.descriptor, 0, 4)])
@@ -119,7 +119,7 @@ def test_a_restart_in_mid_data_is_waited_out(tmp_path: Path, remembers: bool) ->
         process.close()
 
 
-def test_a_pause_is_waited_out(service: EssHarness, exchange: Exchange) -> None:
+def test_a_pause_is_waited_out(service: EssHarness, exchange: ConformanceExchange) -> None:
     """A service that stands still for less than the timeout costs time and nothing else."""
     producer = written(exchange)
     consumer = exchange.consume([(producer.descriptor, 0, 4)])
@@ -138,7 +138,7 @@ def test_a_service_that_stays_silent_is_lost(ess: EssProcess) -> None:
     """It takes connections and answers nobody: after the timeout its partitions are lost, with the reason."""
     conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.retryTimeout": "2s"}
     harness = EssHarness(ess, "silent", conf)
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     producer = written(exchange)
     consumer = exchange.consume([(producer.descriptor, 0, 4)])
     ess.pause()
@@ -168,7 +168,7 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut])
-def test_damage_is_found(service: EssHarness, exchange: Exchange, damage: Callable[[Path], None]) -> None:
+def test_damage_is_found(service: EssHarness, exchange: ConformanceExchange, damage: Callable[[Path], None]) -> None:
     """A flipped bit and lost pages: an error that names the partition, and no wrong row before it."""
     producer = written(exchange)
     damage(file_of(service, producer.descriptor))
@@ -177,7 +177,7 @@ def test_damage_is_found(service: EssHarness, exchange: Exchange, damage: Callab
     assert caught.value.partition == producer.descriptor.partition.to_wire()
 
 
-def test_a_file_that_ends_early_is_lost(service: EssHarness, exchange: Exchange) -> None:
+def test_a_file_that_ends_early_is_lost(service: EssHarness, exchange: ConformanceExchange) -> None:
     """The service closes the connection without a word, each time; the reader does not try for ever."""
     producer = written(exchange)
     consumer = exchange.consume([(producer.descriptor, 0, 4)])
@@ -190,7 +190,7 @@ def test_a_file_that_ends_early_is_lost(service: EssHarness, exchange: Exchange)
         rows_left(consumer)
 
 
-def test_another_secret_gets_nothing(ess: EssProcess, exchange: Exchange) -> None:
+def test_another_secret_gets_nothing(ess: EssProcess, exchange: ConformanceExchange) -> None:
     """Neither writing nor reading works with a wrong secret, without one, or as another application."""
     producer = written(exchange)
     for name, conf in {
@@ -198,25 +198,25 @@ def test_another_secret_gets_nothing(ess: EssProcess, exchange: Exchange) -> Non
         "nobody": {"spark.penstock.ess.secret": ""},
     }.items():
         harness = EssHarness(ess, name, conf)
-        stranger = Exchange(harness, asyncio.run)
+        stranger = ConformanceExchange(harness, asyncio.run)
         consumer = stranger.consume([(producer.descriptor, 0)])
         with pytest.raises((AuthenticationError, PartitionLostError)):
             consumer.drain()
         with pytest.raises((AuthenticationError, NoStorageError)):
-            stranger.produce(Written(KIND))
+            stranger.produce(WantedPartition(KIND))
         for member in stranger.members:
             member.close()
     other = EssHarness(ess, "another", {"spark.penstock.ess.secret": SECRET})
-    reader = Exchange(other, asyncio.run)
+    reader = ConformanceExchange(other, asyncio.run)
     with pytest.raises(PartitionLostError):
         reader.consume([(producer.descriptor, 0)]).drain()
     reader.close()
 
 
-def test_files_go_with_the_release_and_marks_with_the_job(service: EssHarness, exchange: Exchange) -> None:
+def test_files_go_with_the_release_and_marks_with_the_job(service: EssHarness, exchange: ConformanceExchange) -> None:
     """The driver has them removed by the service itself; when the job is over, what says so goes too."""
     with exchange.job("short") as dataset:
-        producer = exchange.produce(Written(KIND, dataset=dataset))
+        producer = exchange.produce(WantedPartition(KIND, dataset=dataset))
         producer.writer.finish()
         path = file_of(service, producer.descriptor)
         assert path.exists()
@@ -224,7 +224,7 @@ def test_files_go_with_the_release_and_marks_with_the_job(service: EssHarness, e
         assert not path.exists()
         marks = list(path.parent.parent.glob("*/shuffle_*"))
         assert len(marks) == 2
-        kept = exchange.produce(Written(KIND, dataset=dataset, index=1))
+        kept = exchange.produce(WantedPartition(KIND, dataset=dataset, index=1))
         kept.writer.finish()
     assert file_of(service, kept.descriptor).exists(), "a result outlives its job"
     asyncio.run(service.master.release_partition_externally(kept.descriptor))
@@ -242,9 +242,9 @@ def test_a_host_without_a_service_says_so(tmp_path: Path) -> None:
         port, folder = int(conf["spark.penstock.ess.port"]), tmp_path
 
     harness = EssHarness(Nobody(), "alone", settings)  # type: ignore[arg-type]
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     with pytest.raises(NoStorageError, match=r"no shuffle service of Spark answers at 127\.0\.0\.1:\d+"):
-        exchange.produce(Written(KIND))
+        exchange.produce(WantedPartition(KIND))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.link.calls import GetStatistics
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, numbers
+from penstock.testing.conformance_exchange import ConformanceExchange, Producer, WantedPartition, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, wait_until
 from task_process import TASK, kill, line
 
@@ -57,9 +57,9 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHar
 
 
 @pytest.fixture
-def exchange(harness: LocalHarness) -> Iterator[Exchange]:
+def exchange(harness: LocalHarness) -> Iterator[ConformanceExchange]:
     """Producers and consumers in this process; every host holds nothing after the test."""
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     yield exchange
     exchange.close()
 
@@ -75,9 +75,9 @@ def fill(producer: Producer, batches: int, subpartitions: int = 2) -> None:
         producer.writer.write(batch(number), number % subpartitions)
 
 
-def finished(exchange: Exchange, kind: PartitionKind, batches: int = 60) -> Producer:
+def finished(exchange: ConformanceExchange, kind: PartitionKind, batches: int = 60) -> Producer:
     """A partition of two subpartitions whose writer has ended."""
-    producer = exchange.produce(Written(kind, subpartitions=2))
+    producer = exchange.produce(WantedPartition(kind, subpartitions=2))
     fill(producer, batches)
     producer.writer.finish()
     producer.writer.close()
@@ -119,7 +119,7 @@ def whole_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
 
-def stored(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> Producer:
+def stored(exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path) -> Producer:
     """A finished partition that is wholly on the disk: what was in memory, what the writer stored, and the index."""
     producer = finished(exchange, FULL)
     wait_until(lambda: [path.name for path in files(tmp_path)] == ["data.0", "data.1", "index"], "the index")
@@ -129,7 +129,7 @@ def stored(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> Produce
 
 @HOSTS
 def test_a_finished_partition_needs_no_task_and_no_memory(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, host: str
 ) -> None:
     """Its producer has detached, everything is in files, no segment is held, and it is read again and again."""
     producer = stored(exchange, harness, tmp_path)
@@ -141,7 +141,7 @@ def test_a_finished_partition_needs_no_task_and_no_memory(
 
 
 def test_a_selective_partition_that_fits_never_touches_the_disk(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path
 ) -> None:
     """A few batches stay in memory until they are read."""
     producer = finished(exchange, PartitionKind.HYBRID_SELECTIVE, 4)
@@ -154,10 +154,10 @@ def test_a_selective_partition_that_fits_never_touches_the_disk(
 @KINDS
 @HOSTS
 def test_what_memory_has_no_room_for_the_writer_stores(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind, host: str
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind, host: str
 ) -> None:
     """Four times the memory: rows come in order, early and late readers alike, from memory and from its own file."""
-    producer = exchange.produce(Written(kind, subpartitions=2))
+    producer = exchange.produce(WantedPartition(kind, subpartitions=2))
     early = exchange.consume([(producer.descriptor, 0)], host=host)
     fill(producer, 60)
     producer.writer.broadcast(batch(60))
@@ -173,7 +173,9 @@ def test_what_memory_has_no_room_for_the_writer_stores(
     producer.writer.close()
 
 
-def test_a_partition_that_is_not_read_settles(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> None:
+def test_a_partition_that_is_not_read_settles(
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path
+) -> None:
     """It fits in memory; some time after its end it is stored, and its memory is free."""
     producer = finished(exchange, FULL, 4)
     assert figures(harness)["hybrid_segments"] > 0
@@ -183,10 +185,12 @@ def test_a_partition_that_is_not_read_settles(exchange: Exchange, harness: Local
     assert ends_of(received)[0].rows == 4 * ROWS
 
 
-def test_finished_data_gives_way_to_those_who_need_memory(exchange: Exchange, harness: LocalHarness) -> None:
+def test_finished_data_gives_way_to_those_who_need_memory(
+    exchange: ConformanceExchange, harness: LocalHarness
+) -> None:
     """A selective partition that nobody reads holds most of the memory; the next writer gets it all the same."""
     waiting = finished(exchange, PartitionKind.HYBRID_SELECTIVE, 10)
-    pipelined = exchange.produce(Written(PartitionKind.PIPELINED_BOUNDED, index=1, subpartitions=6))
+    pipelined = exchange.produce(WantedPartition(PartitionKind.PIPELINED_BOUNDED, index=1, subpartitions=6))
     consumer = exchange.consume([(pipelined.descriptor, index) for index in range(6)], host=HOST)
     with exchange.running(lambda: (fill(pipelined, 30, 6), pipelined.writer.finish())):
         assert sum(end.rows for end in ends_of(consumer.drain()).values()) == 30 * ROWS
@@ -197,10 +201,10 @@ def test_finished_data_gives_way_to_those_who_need_memory(exchange: Exchange, ha
 
 @KINDS
 def test_many_partitions_at_once_share_little_memory(
-    exchange: Exchange, harness: LocalHarness, kind: PartitionKind
+    exchange: ConformanceExchange, harness: LocalHarness, kind: PartitionKind
 ) -> None:
     """Six writers of forty subpartitions each, in sixteen segments: all write in turn, nobody waits for a reader."""
-    producers = [exchange.produce(Written(kind, index=index, subpartitions=40)) for index in range(6)]
+    producers = [exchange.produce(WantedPartition(kind, index=index, subpartitions=40)) for index in range(6)]
     for number in range(80):
         for producer in producers:
             producer.writer.write(numbers(*[number] * 1000), number % 40)
@@ -216,14 +220,14 @@ def test_many_partitions_at_once_share_little_memory(
 
 @KINDS
 def test_a_writer_whose_share_has_shrunk_gives_up_what_it_has_too_much(
-    exchange: Exchange, harness: LocalHarness, kind: PartitionKind
+    exchange: ConformanceExchange, harness: LocalHarness, kind: PartitionKind
 ) -> None:
     """It holds much of the memory when others come, and has not heard where to store: a long message goes through."""
-    first = exchange.produce(Written(kind, subpartitions=2))
+    first = exchange.produce(WantedPartition(kind, subpartitions=2))
     fill(first, 11)
     first.writer.flush()
     wait_until(lambda: figures(harness)["hybrid_segments"] >= 11, "all that is shipped")
-    others = [exchange.produce(Written(kind, index=index, subpartitions=2)) for index in range(1, 5)]
+    others = [exchange.produce(WantedPartition(kind, index=index, subpartitions=2)) for index in range(1, 5)]
     with exchange.running(lambda: first.writer.write(numbers(*range(6 * ROWS)), 0)):
         pass
     for producer in (first, *others):
@@ -233,16 +237,18 @@ def test_a_writer_whose_share_has_shrunk_gives_up_what_it_has_too_much(
     assert sum(end.rows for end in ends_of(received).values()) == 17 * ROWS
 
 
-def test_a_gate_of_many_channels_leaves_memory_to_others(exchange: Exchange, harness: LocalHarness) -> None:
+def test_a_gate_of_many_channels_leaves_memory_to_others(
+    exchange: ConformanceExchange, harness: LocalHarness
+) -> None:
     """Forty channels to another host in sixteen segments: most have no buffers of their own; a writer starts too."""
-    producers = [exchange.produce(Written(FULL, index=index, subpartitions=40)) for index in range(2)]
+    producers = [exchange.produce(WantedPartition(FULL, index=index, subpartitions=40)) for index in range(2)]
     for number in range(80):
         producers[number % 2].writer.write(batch(number), number // 2)
     for producer in producers:
         producer.writer.finish()
     sources = [(producer.descriptor, subpartition) for producer in producers for subpartition in range(20)]
     consumer = exchange.consume(sources, host=OTHER)
-    beside = exchange.produce(Written(FULL, index=2, subpartitions=2, host=OTHER))
+    beside = exchange.produce(WantedPartition(FULL, index=2, subpartitions=2, host=OTHER))
     received = consumer.drain()
     assert sum(end.rows for end in ends_of(received).values()) == 40 * ROWS
     guaranteed = figures(harness, OTHER)["segments_guaranteed"]
@@ -255,10 +261,10 @@ def test_a_gate_of_many_channels_leaves_memory_to_others(exchange: Exchange, har
 
 @KINDS
 def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind
 ) -> None:
     """The producer's next write says where and what to set, the readers hear it, space and memory come back."""
-    producer = exchange.produce(Written(kind, subpartitions=2))
+    producer = exchange.produce(WantedPartition(kind, subpartitions=2))
     with (
         files_no_longer_than(1 << 20),
         pytest.raises(PenstockError, match=r"disk is full.*spark\.penstock\.blocking\.directories") as raised,
@@ -275,15 +281,17 @@ def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
 
 @pytest.mark.usefixtures("whole_modules")
 def test_a_disk_that_is_full_for_the_environment_fails_the_writer(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path
 ) -> None:
     """Buffers that must leave memory can't be stored: the writer's next write says so, readers and files as above."""
-    producer = exchange.produce(Written(FULL, subpartitions=2))
+    producer = exchange.produce(WantedPartition(FULL, subpartitions=2))
     limit_files(harness, 1 << 10)
     fill(producer, 4)
     producer.writer.flush()
     # These are guaranteed more than is left: the partition's buffers have to leave memory.
-    beside = [exchange.produce(Written(PartitionKind.PIPELINED_BOUNDED, index=index)) for index in range(1, 7)]
+    beside = [
+        exchange.produce(WantedPartition(PartitionKind.PIPELINED_BOUNDED, index=index)) for index in range(1, 7)
+    ]
     with pytest.raises(StorageError, match=r"disk is full.*spark\.penstock\.blocking\.directories"):
         fill(producer, 1000)
     with pytest.raises(ProducerFailedError, match="disk is full"):
@@ -295,10 +303,10 @@ def test_a_disk_that_is_full_for_the_environment_fails_the_writer(
 
 @pytest.mark.usefixtures("whole_modules")
 def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path
 ) -> None:
     """The producer has ended well, but its data can't be kept: readers are told that it is lost, and why."""
-    producer = exchange.produce(Written(FULL, subpartitions=2))
+    producer = exchange.produce(WantedPartition(FULL, subpartitions=2))
     fill(producer, 4)
     producer.writer.flush()
     limit_files(harness, 8192)
@@ -312,7 +320,7 @@ def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
 @HOSTS
 @pytest.mark.parametrize("name", ["data.0", "data.1", "index"])
 def test_damage_is_an_error_that_says_where(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:
     """A flipped bit or a cut in either file is never other rows; the error names partition, attempt, host, file."""
     producer = stored(exchange, harness, tmp_path)
@@ -342,7 +350,7 @@ def _flipped(data: bytes, at: int) -> bytes:
 @HOSTS
 @pytest.mark.parametrize("name", ["data.0", "data.1", "index"])
 def test_a_missing_file_loses_the_partition_for_everybody(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:
     """The first reader that finds it gone tells the environment."""
     producer = stored(exchange, harness, tmp_path)
@@ -352,9 +360,9 @@ def test_a_missing_file_loses_the_partition_for_everybody(
             exchange.consume([(producer.descriptor, 0, 2)], host=reader).drain()
 
 
-def test_a_release_in_mid_read_is_told(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> None:
+def test_a_release_in_mid_read_is_told(exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path) -> None:
     """A reader of a partition that is still being written hears of the release; files and memory go."""
-    producer = exchange.produce(Written(FULL, subpartitions=2))
+    producer = exchange.produce(WantedPartition(FULL, subpartitions=2))
     consumers = [exchange.consume([(producer.descriptor, 0)], host=host) for host in (HOST, OTHER)]
     fill(producer, 60)
     for consumer in consumers:
@@ -369,7 +377,7 @@ def test_a_release_in_mid_read_is_told(exchange: Exchange, harness: LocalHarness
 
 @KINDS
 def test_a_killed_writers_partition_goes(
-    exchange: Exchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind
+    exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind
 ) -> None:
     """Files that its process had written are removed, memory comes back, and a reader is told."""
     commander = harness.commander(HOST)
@@ -399,8 +407,8 @@ def test_a_killed_environments_files_are_swept(tmp_path: Path, request: pytest.F
     """The next environment of this host removes what a killed one had stored."""
     conf = {"spark.penstock.blocking.directories": str(tmp_path / "disk"), "spark.penstock.network.memory": "4m"}
     doomed = LocalHarness(request.node.name, conf)
-    exchange = Exchange(doomed, asyncio.run)
-    fill(exchange.produce(Written(FULL, subpartitions=2)), 40)
+    exchange = ConformanceExchange(doomed, asyncio.run)
+    fill(exchange.produce(WantedPartition(FULL, subpartitions=2)), 40)
     assert files(tmp_path)
     kill(doomed, HOST)
     assert files(tmp_path), "nobody was there to remove anything"

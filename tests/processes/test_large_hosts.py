@@ -12,7 +12,7 @@ import pytest
 from local_harness import SHARED, LocalHarness, idle_behind, started
 from penstock.settings import LEAST_MEMORY
 from penstock.shuffle import PartitionKind
-from penstock.testing.conformance_exchange import Exchange, Written, numbers
+from penstock.testing.conformance_exchange import ConformanceExchange, WantedPartition, numbers
 
 HOST = SHARED[0]
 CHANNELS = 1600
@@ -45,9 +45,9 @@ PIPELINED, HYBRID = PartitionKind.PIPELINED_BOUNDED, PartitionKind.HYBRID_FULL
 )
 def test_wide_exchanges_fit(harness: LocalHarness, kind: PartitionKind, writers: int, subpartitions: int) -> None:
     """All writers at once, none is refused; each row comes out at its subpartition, once."""
-    exchange = Exchange(harness, call)
+    exchange = ConformanceExchange(harness, call)
     producers = [
-        exchange.produce(Written(kind, subpartitions=subpartitions, index=index, host=HOST))
+        exchange.produce(WantedPartition(kind, subpartitions=subpartitions, index=index, host=HOST))
         for index in range(writers)
     ]
     for index, producer in enumerate(producers):
@@ -65,9 +65,9 @@ def test_wide_exchanges_fit(harness: LocalHarness, kind: PartitionKind, writers:
 
 def test_a_packed_writer_waits_for_its_readers(harness: LocalHarness) -> None:
     """More rows than memory holds, to subpartitions that share segments: it goes on as they are read, row for row."""
-    exchange = Exchange(harness, call)
+    exchange = ConformanceExchange(harness, call)
     subpartitions, batches, rows = 200, 4, 40_000
-    producer = exchange.produce(Written(PIPELINED, subpartitions=subpartitions, host=HOST))
+    producer = exchange.produce(WantedPartition(PIPELINED, subpartitions=subpartitions, host=HOST))
     batch = numbers(*range(rows))
     assert subpartitions * batches * batch.nbytes >= LEAST_MEMORY * 15 // 16
 

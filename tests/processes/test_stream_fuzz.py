@@ -22,8 +22,8 @@ from local_harness import LocalHarness, idle_behind, started
 from penstock.errors import TaskCancelledError
 from penstock.shuffle import EndOfData, EndOfPartition, EpochAhead, EpochEnd, EventKind, PartitionKind, TaskEvent
 from penstock.shuffle.splits import ALL
-from penstock.testing.conformance import Exchange
-from penstock.testing.conformance_exchange import Consumer, Producer, Written
+from penstock.testing.conformance import ConformanceExchange
+from penstock.testing.conformance_exchange import Consumer, Producer, WantedPartition
 from penstock.testing.conformance_streams import Streams
 from penstock.testing.waiting import DEADLINE
 
@@ -50,9 +50,9 @@ def service(hosts: LocalHarness) -> Iterator[LocalHarness]:
 
 
 @pytest.fixture
-def exchange(service: LocalHarness) -> Iterator[Exchange]:
+def exchange(service: LocalHarness) -> Iterator[ConformanceExchange]:
     """The workbench."""
-    workbench = Exchange(service, asyncio.run)
+    workbench = ConformanceExchange(service, asyncio.run)
     yield workbench
     workbench.close()
 
@@ -159,7 +159,7 @@ class Reading:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_row_comes_once(exchange: Exchange, seed: int) -> None:
+def test_every_row_comes_once(exchange: ConformanceExchange, seed: int) -> None:
     """Run to the end: rows and barriers of every channel are what was written, in order."""
     chance = random.Random(seed)
     streams = {host: Streams(exchange, host) for host in ("a", "b")}
@@ -178,7 +178,7 @@ def test_every_row_comes_once(exchange: Exchange, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_cancel_in_the_middle_leaves_nothing(exchange: Exchange, seed: int) -> None:
+def test_a_cancel_in_the_middle_leaves_nothing(exchange: ConformanceExchange, seed: int) -> None:
     """Any task is told to stop at any moment, and hears it at its line; the environments hold nothing afterwards."""
     chance = random.Random(seed)
     streams = Streams(exchange, "b")
@@ -196,7 +196,7 @@ def test_a_cancel_in_the_middle_leaves_nothing(exchange: Exchange, seed: int) ->
 
 
 def _writing(streams: Streams, number: int, chance: random.Random) -> Writing:
-    written = Written(PartitionKind.PIPELINED_BOUNDED, ROWS, SUBPARTITIONS, index=number, is_stream=True)
+    written = WantedPartition(PartitionKind.PIPELINED_BOUNDED, ROWS, SUBPARTITIONS, index=number, is_stream=True)
     producer = streams.produce(written)
     producer.wait(DEADLINE)
     return Writing(number, producer, chance)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.services.spark_ess.fetches import WINDOW, Fetched, Fetches, Wanted
-from penstock.services.spark_ess.frames import Answer, Chunk, ChunkFailure, Failure, Message
+from penstock.services.spark_ess.frames import Answer, ChunkFailure, Failure, FetchedChunk, Message
 from penstock.services.spark_ess.messages import Block
 
 UNKNOWN = "unknown"
@@ -53,7 +53,7 @@ class ModelService:
             self._waiting.append(ChunkFailure(stream, number, "no such file"))
         else:
             self._streams[stream].popleft()
-            self._waiting.append(Chunk(stream, number, pa.py_buffer(repr(block).encode())))
+            self._waiting.append(FetchedChunk(stream, number, pa.py_buffer(repr(block).encode())))
 
     def give(self) -> Message | None:
         """The next message; None: the connection ends."""

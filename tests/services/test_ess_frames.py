@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.services.spark_ess import frames, messages
-from penstock.services.spark_ess.frames import Answer, Chunk, ChunkFailure, Failure, FrameReader, Message
+from penstock.services.spark_ess.frames import Answer, ChunkFailure, Failure, FetchedChunk, Message, MessageReader
 from penstock.services.spark_ess.messages import Block
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -44,7 +44,7 @@ def frame(message: tuple[str, int, int, object]) -> bytes:
 def plain(message: Message) -> tuple[str, int, int, object]:
     """The parts of a message, to compare."""
     match message:
-        case Chunk(stream, number, data):
+        case FetchedChunk(stream, number, data):
             assert data.to_pybytes() == payload(data.size)
             return "chunk", stream, number, data.size
         case Answer(request, body):
@@ -66,7 +66,7 @@ MESSAGES = st.one_of(
 
 def read(data: bytes, cuts: Iterable[int]) -> list[Message]:
     """Read in pieces of these sizes, as far as there is room for them; what is left in as large ones as fit."""
-    reader, position, found, pieces = FrameReader(1 << 20), 0, [], iter(cuts)
+    reader, position, found, pieces = MessageReader(1 << 20), 0, [], iter(cuts)
     while position < len(data):
         room = reader.room()
         assert len(room)

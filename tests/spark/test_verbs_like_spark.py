@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 import edge_expressions
 import penstock
 import random_expressions
-from penstock.api.expressions import Reading
+from penstock.api.expressions import ExpressionReader
 from penstock.errors import PlanError, SchemaError
 from penstock.operators.expressions import ValuesError, evaluate
 
@@ -71,7 +71,7 @@ def differences(spark: Any, table: pa.Table, texts: list[str]) -> tuple[list[str
     theirs: dict[str, pa.Array | None] = {}
     for start in range(0, len(texts), AT_ONCE):
         theirs |= answers(frame, texts[start : start + AT_ONCE])
-    computed = Reading(batch.schema, spark, "select").computed(texts)
+    computed = ExpressionReader(batch.schema, spark, "select").computed(texts)
     different = []
     for text, one in zip(texts, computed, strict=True):
         try:

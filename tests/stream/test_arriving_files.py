@@ -25,17 +25,17 @@ from penstock.errors import SchemaError
 from penstock.stream import file_rows
 from penstock.stream.arriving_files import FilesReader, FilesSource, World
 from penstock.stream.file_progress import FileProgress
-from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
+from penstock.stream.file_rows import FileFormat, LineFileFormat, ParquetFileFormat
 from penstock.stream.folder_looks import LooksAtOnce
 
 SCHEMA = pa.schema([("n", pa.int64())])
 FORMATS: dict[str, FileFormat] = {
-    "txt": LineFiles(TextLines()),
-    "csv": LineFiles(CsvLines(SCHEMA, CsvForm(header=True))),
-    "csv.cr": LineFiles(CsvLines(SCHEMA, CsvForm(header=True))),
-    "json": LineFiles(JsonLines(SCHEMA)),
-    "json.gz": LineFiles(JsonLines(SCHEMA)),
-    "parquet": ParquetFiles(SCHEMA),
+    "txt": LineFileFormat(TextLines()),
+    "csv": LineFileFormat(CsvLines(SCHEMA, CsvForm(header=True))),
+    "csv.cr": LineFileFormat(CsvLines(SCHEMA, CsvForm(header=True))),
+    "json": LineFileFormat(JsonLines(SCHEMA)),
+    "json.gz": LineFileFormat(JsonLines(SCHEMA)),
+    "parquet": ParquetFileFormat(SCHEMA),
 }
 
 
@@ -150,7 +150,7 @@ def test_subtasks_share_a_folder(tmp_path: Path) -> None:
 def test_what_does_not_fit_names_its_file(tmp_path: Path) -> None:
     """A line that is no number, columns that are not there, a folder that is not there."""
     (tmp_path / "f.csv").write_text("n\nx\n")
-    strict = LineFiles(CsvLines(SCHEMA, CsvForm(header=True), BadLines("FAILFAST")))
+    strict = LineFileFormat(CsvLines(SCHEMA, CsvForm(header=True), BadLines("FAILFAST")))
     with pytest.raises(SchemaError, match=r"csv .*f\.csv: column 'n': 'x' is no int64 in the line 'x'"):
         opened(replace(source(tmp_path), format=strict)).poll(1)
     pq.write_table(pa.table({"other": [1]}), tmp_path / "f.csv")
@@ -194,7 +194,7 @@ def test_old_time_stamps_of_spark_are_instants(tmp_path: Path) -> None:
     instant = pa.timestamp("us", "UTC")
     stored = pa.table({"t": pa.array([1, None, -(10**16)], pa.timestamp("us")), "n": [1, 2, 3]})
     pq.write_table(stored, tmp_path / "old.parquet", use_deprecated_int96_timestamps=True)
-    format_ = ParquetFiles(pa.schema([("n", pa.int64()), ("t", instant)]))
+    format_ = ParquetFileFormat(pa.schema([("n", pa.int64()), ("t", instant)]))
     found = [batch for _, batch in format_.rows(pafs.LocalFileSystem(), str(tmp_path / "old.parquet"), (0, 1))]
     expected = pa.table({"n": [2, 3], "t": pa.array([None, -(10**16)], instant)})
     assert pa.Table.from_batches(found).equals(expected)

@@ -18,7 +18,7 @@ import pytest
 
 from keyed_rows import BY_KEY
 from penstock.checkpoint.coordinator import CheckpointOptions
-from penstock.checkpoint.found import Kept
+from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import log_writer, row_log
@@ -43,7 +43,7 @@ def logging_query(folder: Path, pause: float = 200e-6, rows: int | None = ROWS, 
 def kept(folder: Path) -> list[CheckpointMetadata]:
     """The complete checkpoints, oldest first."""
     found = CheckpointStorage(location(folder)).history()
-    return [each.metadata for each in found if isinstance(each, Kept)]
+    return [each.metadata for each in found if isinstance(each, UsableCheckpoint)]
 
 
 def logged_files(metadata: CheckpointMetadata) -> set[str]:

@@ -19,7 +19,7 @@ from penstock.errors import OutsideError, ProducerFailedError, TaskCancelledErro
 from penstock.graph import JobGraph
 from penstock.record import PartitionerSpec
 from penstock.stream.arriving_files import FilesSource
-from penstock.stream.file_rows import LineFiles
+from penstock.stream.file_rows import LineFileFormat
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.sinks import SinkOperator
 from penstock_torture.local_query import LocalQuery, linear_graph, location
@@ -32,7 +32,9 @@ EXPECTED = (OutsideError, TaskCancelledError, ProducerFailedError)
 def graph(folder: Path, mount: Mount, width: int) -> JobGraph:
     """The rows of `in` into files of `out`."""
     (folder / "in").mkdir(exist_ok=True)
-    source = FilesSource(pafs.PyFileSystem(mount), str(folder / "in"), LineFiles(TextLines()), listing_seconds=0.005)
+    source = FilesSource(
+        pafs.PyFileSystem(mount), str(folder / "in"), LineFileFormat(TextLines()), listing_seconds=0.005
+    )
     sink = SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), TEXT_SCHEMA, "q"))
     stages = [(width, (), TEXT_SCHEMA, None), (1, (sink,), TEXT_SCHEMA, PartitionerSpec("rebalance"))]
     return linear_graph(source, stages)

@@ -8,7 +8,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from penstock.stream.key_sample import KEYS, LOOK_SECONDS, KeySample
+from penstock.stream.key_sample import KEYS, LOOK_SECONDS, FrequentKeys
 
 
 def batch_of(keys: list[object], kind: pa.DataType) -> pa.RecordBatch:
@@ -16,7 +16,7 @@ def batch_of(keys: list[object], kind: pa.DataType) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(keys, kind)], names=["k"])
 
 
-def sampled(sample: KeySample, keys: list[object], kind: pa.DataType, looks: int = 10) -> dict[str, float]:
+def sampled(sample: FrequentKeys, keys: list[object], kind: pa.DataType, looks: int = 10) -> dict[str, float]:
     """The figures after so many looks at batches of these keys."""
     for look in range(looks):
         sample.look(batch_of(keys, kind), look * LOOK_SECONDS)
@@ -28,7 +28,7 @@ def test_a_hot_key_is_told_with_its_share() -> None:
     order = random.Random(7)
     keys: list[object] = ["hot"] * 6000 + [f"k{number}" for number in range(4000)]
     order.shuffle(keys)
-    found = sampled(KeySample(("k",)), keys, pa.string())
+    found = sampled(FrequentKeys(("k",)), keys, pa.string())
     assert list(found) == ["key.hot"]
     assert found["key.hot"] == pytest.approx(0.6, abs=0.15)
 
@@ -36,14 +36,14 @@ def test_a_hot_key_is_told_with_its_share() -> None:
 def test_keys_without_a_hot_one_are_not_told() -> None:
     """Nor is anything after few rows, or without columns."""
     many: list[object] = list(range(10_000))
-    assert sampled(KeySample(("k",)), many, pa.int64()) == {}
-    assert sampled(KeySample(("k",)), [1], pa.int64(), looks=5) == {}
-    assert sampled(KeySample(), [1] * 100, pa.int64()) == {}
+    assert sampled(FrequentKeys(("k",)), many, pa.int64()) == {}
+    assert sampled(FrequentKeys(("k",)), [1], pa.int64(), looks=5) == {}
+    assert sampled(FrequentKeys(), [1] * 100, pa.int64()) == {}
 
 
 def test_a_key_that_was_hot_fades() -> None:
     """Rows of long ago do not count any more."""
-    sample = KeySample(("k",))
+    sample = FrequentKeys(("k",))
     sampled(sample, ["old"] * 100, pa.string())
     for look in range(10, 60):
         sample.look(batch_of(["new"] * 100, pa.string()), look * LOOK_SECONDS)
@@ -52,18 +52,18 @@ def test_a_key_that_was_hot_fades() -> None:
 
 def test_keys_of_odd_types_do_no_harm() -> None:
     """Nulls, fine times, times beyond Python's; no more than a few are told, and long ones are cut."""
-    assert sampled(KeySample(("k",)), [None] * 50, pa.int64()) == {"key.None": 1.0}
-    assert "key.5" in sampled(KeySample(("k",)), [5] * 50, pa.timestamp("ns"))
-    assert sampled(KeySample(("k",)), [1 << 60] * 50, pa.timestamp("s")) == {}
-    few = sampled(KeySample(("k",)), [number % 5 for number in range(1000)], pa.int64())
+    assert sampled(FrequentKeys(("k",)), [None] * 50, pa.int64()) == {"key.None": 1.0}
+    assert "key.5" in sampled(FrequentKeys(("k",)), [5] * 50, pa.timestamp("ns"))
+    assert sampled(FrequentKeys(("k",)), [1 << 60] * 50, pa.timestamp("s")) == {}
+    few = sampled(FrequentKeys(("k",)), [number % 5 for number in range(1000)], pa.int64())
     assert 0 < len(few) <= KEYS
-    (long,) = sampled(KeySample(("k",)), ["x" * 1000] * 50, pa.string())
+    (long,) = sampled(FrequentKeys(("k",)), ["x" * 1000] * 50, pa.string())
     assert len(long) < 100
 
 
 def test_rows_between_two_looks_are_not_looked_at() -> None:
     """Half a second lies between them."""
-    sample = KeySample(("k",))
+    sample = FrequentKeys(("k",))
     for _ in range(100):
         sample.look(batch_of(["x"] * 100, pa.string()), 1.0)
     assert sample.figures() == {}

@@ -22,7 +22,7 @@ from penstock.errors import SettingError
 from penstock.stream import known_files
 from penstock.stream.arriving_files import FilesReader, FilesSource, World
 from penstock.stream.file_progress import FileProgress
-from penstock.stream.file_rows import LineFiles
+from penstock.stream.file_rows import LineFileFormat
 from penstock.stream.folder_looks import LooksAtOnce, LooksBeside
 from penstock.stream.known_files import DAY_SECONDS, KEPT_DAYS
 from penstock.testing import VirtualClock, wait_until
@@ -60,7 +60,11 @@ class Folder:
     ) -> FilesReader:
         """A subtask's reader, which looks whenever it has nothing to read."""
         source = FilesSource(
-            pafs.PyFileSystem(self.mount), str(self.path), LineFiles(TextLines()), is_bounded, listing_seconds=0.0
+            pafs.PyFileSystem(self.mount),
+            str(self.path),
+            LineFileFormat(TextLines()),
+            is_bounded,
+            listing_seconds=0.0,
         )
         progress = FileProgress.restored(states, *share)
         world = World(LooksAtOnce(), self.clock, lambda: self.wall)
@@ -354,7 +358,7 @@ def test_files_without_rows_hold_up_nobody(folder: Folder) -> None:
     for number in range(50):
         folder.put(f"empty-{number}", rows=0)
     folder.put("full")
-    source = FilesSource(pafs.LocalFileSystem(), str(folder.path), LineFiles(TextLines()))
+    source = FilesSource(pafs.LocalFileSystem(), str(folder.path), LineFileFormat(TextLines()))
     times = itertools.count(step=0.005)
     reader = FilesReader(source, (0, 1), FileProgress(), World(LooksAtOnce(), lambda: next(times)))
     assert not taken(reader, polls=5)
@@ -366,7 +370,7 @@ def test_a_look_holds_up_nobody(folder: Folder) -> None:
     """While the listing hangs the reader answers at once, and goes away when it is closed."""
     folder.put("a")
     reader = FilesReader(
-        FilesSource(pafs.PyFileSystem(folder.mount), str(folder.path), LineFiles(TextLines())),
+        FilesSource(pafs.PyFileSystem(folder.mount), str(folder.path), LineFileFormat(TextLines())),
         (0, 1),
         FileProgress(),
         World(LooksBeside("0")),
@@ -390,7 +394,7 @@ def test_a_look_holds_up_nobody(folder: Folder) -> None:
 
 def test_a_look_that_hangs_is_an_error_after_minutes(folder: Folder) -> None:
     """One of the world's: nobody would hear that nothing is read any more."""
-    source = FilesSource(pafs.PyFileSystem(folder.mount), str(folder.path), LineFiles(TextLines()))
+    source = FilesSource(pafs.PyFileSystem(folder.mount), str(folder.path), LineFileFormat(TextLines()))
     reader = FilesReader(source, (0, 1), FileProgress(), World(LooksBeside("0"), folder.clock))
     folder.mount.may_list.clear()
     assert not taken(reader, polls=2)
@@ -407,7 +411,9 @@ def test_a_look_that_fails_beside_is_raised_in_the_task(folder: Folder) -> None:
     """And the next one is well."""
     folder.put("a")
     folder.mount.errors = [OSError(5, "broken")]
-    source = FilesSource(pafs.PyFileSystem(folder.mount), str(folder.path), LineFiles(TextLines()), listing_seconds=0)
+    source = FilesSource(
+        pafs.PyFileSystem(folder.mount), str(folder.path), LineFileFormat(TextLines()), listing_seconds=0
+    )
     reader = source.open(0, 1, [])
 
     def fails() -> bool:

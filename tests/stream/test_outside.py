@@ -24,7 +24,7 @@ from penstock.errors import FailureKind, OutsideError, SchemaError
 from penstock.operators.functions import MapInArrow
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.chain import StepContext
-from penstock.stream.file_rows import START, LineFiles, ParquetFiles
+from penstock.stream.file_rows import START, LineFileFormat, ParquetFileFormat
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.outside import CLIENTS, outside
 from penstock.stream.partitioned_source import PartitionedSource
@@ -224,14 +224,14 @@ def test_same_error_out_of_a_function_is_the_users(tmp_path: Path) -> None:
 def test_contents_that_can_not_be_read_are_the_users(tmp_path: Path, name: str, data: bytes) -> None:
     """Arrow raises OSError for some of them, as for a disk that fails: these have a number, contents have none."""
     (tmp_path / name).write_bytes(data)
-    files = ParquetFiles(SCHEMA) if name.endswith("parquet") else LineFiles(TEXT)
+    files = ParquetFileFormat(SCHEMA) if name.endswith("parquet") else LineFileFormat(TEXT)
     with pytest.raises(SchemaError, match=name), outside("the source can't be read"):
         list(files.rows(pafs.LocalFileSystem(), str(tmp_path / name), START))
 
 
 def test_source_whose_folder_is_away_is_the_worlds(tmp_path: Path) -> None:
     """A mount that is not there, when the source looks into it."""
-    source = FilesSource(pafs.LocalFileSystem(), str(tmp_path / "away"), LineFiles(TEXT))
+    source = FilesSource(pafs.LocalFileSystem(), str(tmp_path / "away"), LineFileFormat(TEXT))
     with pytest.raises(OutsideError, match="FileNotFoundError"), outside("the source can't be read"):
         list(source.read(0, 1))
 

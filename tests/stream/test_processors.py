@@ -21,7 +21,7 @@ from penstock.errors import PlanError, SchemaError
 from penstock.record.key_groups import GroupOwners
 from penstock.stream.chain import Chain, StepContext
 from penstock.stream.state.operator import BATCHES, FRAMES, ROWS, Spellings, StatefulOperator
-from penstock.stream.watermarks import MOST, Progress
+from penstock.stream.watermarks import MOST, EventTimeProgress
 from penstock.testing import VirtualClock
 
 GROUPS = 16
@@ -65,7 +65,7 @@ class Task:
 
     def reach(self, watermark: int) -> list[tuple[Any, ...]]:
         """The rows that a watermark gives."""
-        return flat(self.chain.advance(Progress(watermark), 0.0)[0])
+        return flat(self.chain.advance(EventTimeProgress(watermark), 0.0)[0])
 
     def stored(self) -> dict[str, bytes]:
         """The state as a checkpoint gives it back."""

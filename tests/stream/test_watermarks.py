@@ -29,8 +29,8 @@ from penstock.stream.watermark_step import AssignWatermark
 from penstock.stream.watermarks import (
     LEAST,
     MOST,
+    EventTimeProgress,
     InputWatermarks,
-    Progress,
     RowTimes,
     decode_progress,
     encode_progress,
@@ -66,7 +66,7 @@ def test_the_least_of_the_channels_that_count_holds(events: list[tuple[int, obje
             watermark, is_idle = event
             least[channel] = max(least[channel], watermark)
             (counts.discard if is_idle else counts.add)(channel)
-            changed = core.came(channel, Progress(watermark, is_idle))
+            changed = core.came(channel, EventTimeProgress(watermark, is_idle))
         else:
             changed = core.data_ended(channel, stopped=event == "stopped")
             if event == "ended":
@@ -87,11 +87,11 @@ def test_no_watermark_follows_the_end_of_a_channel() -> None:
     core = InputWatermarks(2)
     core.data_ended(0, stopped=False)
     with pytest.raises(ProtocolError, match="channel 0"):
-        core.came(0, Progress(5))
+        core.came(0, EventTimeProgress(5))
 
 
-@given(st.builds(Progress, st.integers(LEAST, MOST), st.booleans()))
-def test_a_watermark_travels_as_bytes(progress: Progress) -> None:
+@given(st.builds(EventTimeProgress, st.integers(LEAST, MOST), st.booleans()))
+def test_a_watermark_travels_as_bytes(progress: EventTimeProgress) -> None:
     """It is read as it was written; other events are none; one that is cut is an error."""
     payload = encode_progress(progress)
     assert decode_progress(payload) == progress
@@ -110,15 +110,15 @@ def test_a_task_begins_at_the_least_of_the_watermarks_that_were_stored(found: li
 def test_a_task_without_rows_is_idle_after_a_while() -> None:
     """Only the time counts in which it waited for rows, and a row ends it; 0 seconds: never."""
     times, never = RowTimes(10, 5.0), RowTimes(10, 0.0)
-    assert times.progress(0.0) == Progress()
+    assert times.progress(0.0) == EventTimeProgress()
     for each in (times, never):
         each.rows_came(100)
-    assert times.progress(3.0) == Progress(90)
-    assert times.progress(7.9) == Progress(90)
-    assert times.progress(8.0) == Progress(90, is_idle=True)
+    assert times.progress(3.0) == EventTimeProgress(90)
+    assert times.progress(7.9) == EventTimeProgress(90)
+    assert times.progress(8.0) == EventTimeProgress(90, is_idle=True)
     times.rows_came(None)
-    assert times.progress(8.0) == Progress(90)
-    assert never.progress(1e9) == Progress(90)
+    assert times.progress(8.0) == EventTimeProgress(90)
+    assert never.progress(1e9) == EventTimeProgress(90)
 
 
 def timed_batch(*times: int | None) -> pa.RecordBatch:
@@ -141,7 +141,7 @@ def test_rows_find_the_watermark_of_the_rows_in_front_of_them() -> None:
     assert second["late"].to_pylist() == [10, 0]
     event = event_time.take_event()
     assert isinstance(event, TaskEvent)
-    assert decode_progress(event.payload) == Progress(90)
+    assert decode_progress(event.payload) == EventTimeProgress(90)
     event_time.move(1.0, 0.0)
     assert event_time.take_event() is None
     event_time.end(0.0)
@@ -160,10 +160,10 @@ def test_consumers_hear_of_rows_ahead_of_them_where_they_were_told_of_none() -> 
     event_time.move(9.0, 9.0)
     event = event_time.take_event()
     assert event is not None
-    assert decode_progress(event.payload) == Progress(LEAST, is_idle=True)
+    assert decode_progress(event.payload) == EventTimeProgress(LEAST, is_idle=True)
     event = event_time.rows_come()
     assert event is not None
-    assert decode_progress(event.payload) == Progress()
+    assert decode_progress(event.payload) == EventTimeProgress()
     assert event_time.rows_come() is None
 
 

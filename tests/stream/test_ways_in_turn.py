@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoint.coordinator import CheckpointOptions
-from penstock.checkpoint.found import Kept
+from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import in_flight, log_writer, row_log
 from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
@@ -68,7 +68,7 @@ def strike(query: LocalQuery, chance: random.Random) -> None:
 def is_tidy(folder: Path) -> bool:
     """Tell whether the logs at the location are those that its checkpoints need."""
     place = Path(location(folder))
-    kept = [each.metadata for each in CheckpointStorage(str(place)).history() if isinstance(each, Kept)]
+    kept = [each.metadata for each in CheckpointStorage(str(place)).history() if isinstance(each, UsableCheckpoint)]
     needed = {
         chunk.file for metadata in kept for part in metadata.parts.values() for chunk in part.chunks if chunk.file
     }

@@ -261,7 +261,7 @@ class Cluster:
             self._retry(task)
         else:
             self._one_less(task.key)
-        self.send(events.TaskLost(attempt, cause))
+        self.send(events.TaskGone(attempt, cause))
 
     def lose_task(self, vertex: int, subtask: int, job: str = "j1") -> None:
         """The process of whoever works on a subtask dies, and all that follows happens."""
@@ -381,7 +381,7 @@ class Cluster:
             self.send(events.SparkJobReturned(job, spark_job, error, cancelled))
 
     def _say_lost(self, attempt: TaskId) -> None:
-        self.send(events.TaskLost(attempt, "killed"))
+        self.send(events.TaskGone(attempt, "killed"))
 
     def _note(self, instruction: do.Instruction) -> None:
         match instruction:
@@ -406,7 +406,7 @@ class Cluster:
                 self._stop(attempt, is_unwanted=is_unwanted)
             case do.CancelSparkJobs(job, spark_job):
                 self._plan("kill", lambda: self._kill(job, spark_job))
-            case do.ReleasePartitions(_, descriptors):
+            case do.ReleaseDescriptors(_, descriptors):
                 self.released.update(item.partition for item in descriptors)
             case do.LookWhoOwns(job):
                 self._plan("look", lambda: self.send(events.OwnerSeen(job, *self.location_lost)))

@@ -19,7 +19,7 @@ from penstock.connection.handshake import Credentials, Handshake, Role, Service
 from penstock.errors import ControlError, EnvironmentLostError
 from penstock.link.commands import Command, number_of, read_instruction
 from penstock.link.control import raise_for_error, unpack
-from penstock.link.frames import FrameType, call_frame, read_reply
+from penstock.link.frames import LinkFrameType, call_frame, read_reply
 from penstock.link.wire import Plain, from_wire, to_wire
 from penstock.shuffle.requests import Request
 
@@ -112,11 +112,11 @@ class MasterClient:
             answer.set_exception(EnvironmentLostError(f"the JobMaster at {self._address} has hung up"))
 
     def _take(self, kind: int, body: memoryview) -> None:
-        if kind == FrameType.COMMAND:
+        if kind == LinkFrameType.COMMAND:
             plain = unpack(body)
             self.commands.put((number_of(plain), read_instruction(plain)))
             return
-        assert kind == FrameType.REPLY, kind
+        assert kind == LinkFrameType.REPLY, kind
         number, answer = read_reply(body)
         with self._lock:
             waiting = self._answers.pop(number)

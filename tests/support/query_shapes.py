@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 
 from kept_shapes import KINDS, counted
 from penstock.api.stream import Stream
-from penstock.checkpoint.found import Kept
+from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream.loop import SOURCE_STATE
 
@@ -192,7 +192,7 @@ def slow(pause: float) -> Mapped:
 def rows_given(location: str) -> int:
     """The number of rows that a source may have given by the newest checkpoint at a location, whichever it was."""
     storage = CheckpointStorage(location)
-    newest = [entry for entry in storage.history() if isinstance(entry, Kept)][-1]
+    newest = [entry for entry in storage.history() if isinstance(entry, UsableCheckpoint)][-1]
     most = 0
     for part in newest.metadata.parts.values():
         for _, data in storage.read(part, [chunk.name for chunk in part.chunks if chunk.name == SOURCE_STATE]):

@@ -14,7 +14,7 @@ from penstock.connection.sockets import TcpTransport
 from penstock.connection.transport import Endpoint, Listener
 from penstock.errors import PenstockError
 from penstock.link import control
-from penstock.link.frames import FrameType, read_call, reply_frame
+from penstock.link.frames import LinkFrameType, read_call, reply_frame
 from penstock.link.rpc import FrameLogic
 from penstock.link.wire import Plain
 
@@ -87,11 +87,11 @@ class ScriptedMaster:
                 asyncio.get_running_loop().call_soon(last.frames.close)
                 last.is_attached = False
             else:
-                last.logic.send(frame(FrameType.COMMAND, control.pack(plain)))
+                last.logic.send(frame(LinkFrameType.COMMAND, control.pack(plain)))
 
 
 class _Connection:
     def __init__(self, master: ScriptedMaster, endpoint: Endpoint) -> None:
         self.is_attached = False
-        self.logic = FrameLogic({FrameType.CALL: lambda body: master.hear(self, body)})
+        self.logic = FrameLogic({LinkFrameType.CALL: lambda body: master.hear(self, body)})
         self.frames = FrameConnection(endpoint, self.logic, lambda *_: None)

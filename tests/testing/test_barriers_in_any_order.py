@@ -27,7 +27,7 @@ from penstock.services.local.messages import WriterSums
 from penstock.services.local.writer import DATA_TYPES
 from penstock.shuffle import EpochEnd, EventKind
 from penstock.shuffle.events import decode_event, encode_event
-from penstock.testing.conformance import Exchange
+from penstock.testing.conformance import ConformanceExchange
 from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, numbers
 from penstock.testing.conformance_overtaking import batches, in_column
 from penstock.testing.conformance_streams import Streams, values
@@ -74,7 +74,7 @@ class Sides:
 def memory_streams() -> Iterator[Streams]:
     """A workbench of its own for each program."""
     harness = MemoryHarness("barriers-in-any-order")
-    exchange = Exchange(harness, asyncio.run)
+    exchange = ConformanceExchange(harness, asyncio.run)
     try:
         yield Streams(exchange, "a")
     finally:

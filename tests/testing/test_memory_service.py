@@ -25,8 +25,8 @@ from penstock.errors import (
 )
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import DatasetId, PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.testing.conformance import JOB, Exchange
-from penstock.testing.conformance_exchange import Producer, Written, numbers
+from penstock.testing.conformance import JOB, ConformanceExchange
+from penstock.testing.conformance_exchange import Producer, WantedPartition, numbers
 from penstock.testing.memory_partition import MemoryPartition, Stored, decode, encode
 from penstock.testing.memory_registry import attach, detach, live_applications
 from penstock.testing.waiting import Running, wait_until
@@ -44,9 +44,9 @@ def service(request: pytest.FixtureRequest) -> Iterator[MemoryHarness]:
 
 
 @pytest.fixture
-def exchange(service: MemoryHarness) -> Iterator[Exchange]:
+def exchange(service: MemoryHarness) -> Iterator[ConformanceExchange]:
     """The conformance suite's workbench over it."""
-    workbench = Exchange(service, asyncio.run)
+    workbench = ConformanceExchange(service, asyncio.run)
     yield workbench
     workbench.close()
 
@@ -74,9 +74,9 @@ def test_the_registry_lives_as_long_as_somebody_uses_it() -> None:
     detach(fresh)
 
 
-def test_a_waiting_write_is_measured(exchange: Exchange) -> None:
+def test_a_waiting_write_is_measured(exchange: ConformanceExchange) -> None:
     """The owner's metrics show that a writer waits, and how long it did."""
-    producer = exchange.produce(Written(PIPELINED))
+    producer = exchange.produce(WantedPartition(PIPELINED))
     consumer = exchange.consume([(producer.descriptor, 0)])
     count = _fill(producer)
     values = producer.owner.metrics.values
@@ -90,9 +90,9 @@ def test_a_waiting_write_is_measured(exchange: Exchange) -> None:
     assert consumer.values() == [*range(1, count), -1]
 
 
-def test_a_close_from_another_thread_wakes_a_waiting_write(exchange: Exchange) -> None:
+def test_a_close_from_another_thread_wakes_a_waiting_write(exchange: ConformanceExchange) -> None:
     """A write of a partition that was given up meanwhile ends instead of waiting for ever."""
-    producer = exchange.produce(Written(PIPELINED))
+    producer = exchange.produce(WantedPartition(PIPELINED))
     _fill(producer)
     task = Running(lambda: producer.writer.write(numbers(-1), 0))
     wait_until(lambda: producer.owner.metrics.values.get("is_back_pressured") == 1, "the writer to wait")
@@ -100,9 +100,9 @@ def test_a_close_from_another_thread_wakes_a_waiting_write(exchange: Exchange) -
     assert isinstance(task.outcome(), TaskCancelledError)
 
 
-def test_release_wakes_a_waiting_write(exchange: Exchange) -> None:
+def test_release_wakes_a_waiting_write(exchange: ConformanceExchange) -> None:
     """A write into a partition that was released meanwhile ends too."""
-    producer = exchange.produce(Written(PIPELINED))
+    producer = exchange.produce(WantedPartition(PIPELINED))
     _fill(producer)
     task = Running(lambda: producer.writer.write(numbers(-1), 0))
     wait_until(lambda: producer.owner.metrics.values.get("is_back_pressured") == 1, "the writer to wait")
@@ -110,9 +110,9 @@ def test_release_wakes_a_waiting_write(exchange: Exchange) -> None:
     assert isinstance(task.outcome(), TaskCancelledError)
 
 
-def test_a_changed_batch_is_found_at_the_end(exchange: Exchange, service: MemoryHarness) -> None:
+def test_a_changed_batch_is_found_at_the_end(exchange: ConformanceExchange, service: MemoryHarness) -> None:
     """A batch that is not what the writer counted makes the end an IncompleteDataError that names the partition."""
-    producer = exchange.produce(Written(PIPELINED))
+    producer = exchange.produce(WantedPartition(PIPELINED))
     producer.give(numbers(1, 2))
     registry = attach(service.application)
     stored = registry.partitions[producer.descriptor.partition].subpartitions[0].entries[0]
@@ -124,9 +124,9 @@ def test_a_changed_batch_is_found_at_the_end(exchange: Exchange, service: Memory
         consumer.drain()
 
 
-def test_a_lost_environment_is_reported_at_once(exchange: Exchange, service: MemoryHarness) -> None:
+def test_a_lost_environment_is_reported_at_once(exchange: ConformanceExchange, service: MemoryHarness) -> None:
     """The job hears of all lost partitions; writers and gates beside the lost host say that it is gone."""
-    producers = [exchange.produce(Written(PIPELINED, index=index, host="c")) for index in range(2)]
+    producers = [exchange.produce(WantedPartition(PIPELINED, index=index, host="c")) for index in range(2)]
     consumer = exchange.consume([(producers[0].descriptor, 0)], host="c")
     exchange.lose("c")
     assert service.job.lost == sorted(producer.descriptor.partition for producer in producers)
@@ -136,10 +136,12 @@ def test_a_lost_environment_is_reported_at_once(exchange: Exchange, service: Mem
         consumer.next()
 
 
-def test_unregister_job_keeps_only_persistent_partitions(exchange: Exchange, service: MemoryHarness) -> None:
+def test_unregister_job_keeps_only_persistent_partitions(
+    exchange: ConformanceExchange, service: MemoryHarness
+) -> None:
     """Everything else of the job is dropped, tombstones included."""
-    kept = exchange.produce(Written(PartitionKind.BLOCKING_PERSISTENT, index=0))
-    dropped = exchange.produce(Written(BLOCKING, index=1))
+    kept = exchange.produce(WantedPartition(PartitionKind.BLOCKING_PERSISTENT, index=0))
+    dropped = exchange.produce(WantedPartition(BLOCKING, index=1))
     for producer in (kept, dropped):
         producer.writer.write(numbers(1), 0)
         producer.writer.finish()
@@ -148,41 +150,41 @@ def test_unregister_job_keeps_only_persistent_partitions(exchange: Exchange, ser
     assert exchange.consume([(kept.descriptor, 0)]).values() == [1]
 
 
-def test_a_partition_that_was_replaced_before_it_was_known_is_stale(exchange: Exchange) -> None:
+def test_a_partition_that_was_replaced_before_it_was_known_is_stale(exchange: ConformanceExchange) -> None:
     """A reader of an attempt nobody registered, when a newer one is there, is told that it is stale."""
-    producer = exchange.produce(Written(PIPELINED))
+    producer = exchange.produce(WantedPartition(PIPELINED))
     known = producer.descriptor.partition
     old = ShuffleDescriptor(PartitionId(known.dataset, known.index, 1), "memory", PIPELINED, "a")
     with pytest.raises(StaleError, match="replaced"):
         exchange.consume([(old, 0)]).next()
 
 
-def test_one_attempt_sets_its_partition_up_once(exchange: Exchange) -> None:
+def test_one_attempt_sets_its_partition_up_once(exchange: ConformanceExchange) -> None:
     """A second writer of the same attempt's partition is refused."""
     attempt = exchange.attempt(0)
-    descriptor = exchange.register(Written(PIPELINED), attempt)
-    exchange.produce(Written(PIPELINED), (attempt, descriptor))
+    descriptor = exchange.register(WantedPartition(PIPELINED), attempt)
+    exchange.produce(WantedPartition(PIPELINED), (attempt, descriptor))
     with pytest.raises(StaleError):
-        exchange.produce(Written(PIPELINED), (attempt, descriptor))
+        exchange.produce(WantedPartition(PIPELINED), (attempt, descriptor))
 
 
-def test_a_foreign_schema_is_refused(exchange: Exchange) -> None:
+def test_a_foreign_schema_is_refused(exchange: ConformanceExchange) -> None:
     """A batch with other columns or types never enters the partition."""
-    producer = exchange.produce(Written(PIPELINED))
+    producer = exchange.produce(WantedPartition(PIPELINED))
     for batch in (pa.record_batch([pa.array(["x"])], names=["n"]), numbers(1).rename_columns(["m"])):
         with pytest.raises(SchemaError):
             producer.writer.write(batch, 0)
 
 
-def test_a_kind_it_does_not_have_is_refused(exchange: Exchange) -> None:
+def test_a_kind_it_does_not_have_is_refused(exchange: ConformanceExchange) -> None:
     """The master refuses it before anything is deployed."""
     with pytest.raises(SettingError, match="pipelined_approximate"):
-        exchange.register(Written(PartitionKind.PIPELINED_APPROXIMATE), exchange.attempt(0))
+        exchange.register(WantedPartition(PartitionKind.PIPELINED_APPROXIMATE), exchange.attempt(0))
 
 
-def test_calls_out_of_order_say_so(exchange: Exchange) -> None:
+def test_calls_out_of_order_say_so(exchange: ConformanceExchange) -> None:
     """Writing before setup or after finish, and reading before setup, name the state they met."""
-    producer = exchange.prepare(Written(PIPELINED))
+    producer = exchange.prepare(WantedPartition(PIPELINED))
     with pytest.raises(PenstockError, match="created"):
         producer.writer.write(numbers(1), 0)
     producer.writer.setup()
@@ -193,7 +195,7 @@ def test_calls_out_of_order_say_so(exchange: Exchange) -> None:
         exchange.plan_to_consume([(producer.descriptor, 0)]).next()
 
 
-def test_an_empty_descriptor_needs_no_producer(exchange: Exchange) -> None:
+def test_an_empty_descriptor_needs_no_producer(exchange: ConformanceExchange) -> None:
     """A channel whose descriptor says *empty* ends without anybody being asked."""
     partition = PartitionDescriptor(DatasetId(JOB, 0), 0, PIPELINED, 1)
     empty = ShuffleDescriptor(PartitionId(partition.dataset, 0, -1), "memory", PIPELINED, empty=True)

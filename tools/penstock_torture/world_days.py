@@ -20,7 +20,7 @@ from unittest import mock
 
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
-from penstock.checkpoint.found import Kept, Unusable
+from penstock.checkpoint.found import Unusable, UsableCheckpoint
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.errors import FailureKind, PenstockError, PlanError
 from penstock.machine.locations import FILESYSTEMS
@@ -270,7 +270,7 @@ def newest_at(place: QueryPlace) -> tuple[int, bool, list[str]]:
         if not place.checkpoints.exists():
             return 0, False, ["its location is gone"]
         history = CheckpointStorage(str(place.checkpoints)).history(read_through=True)
-    good = [each.metadata for each in history if isinstance(each, Kept)]
+    good = [each.metadata for each in history if isinstance(each, UsableCheckpoint)]
     causes = [f"{each.stamp}: {each.cause}" for each in history if isinstance(each, Unusable)]
     newest = max(good, key=lambda metadata: metadata.number, default=None)
     if newest is None:

@@ -26,7 +26,7 @@ from penstock.graph.streaming import StreamingOptions
 from penstock.machine.locations import here
 from penstock.settings import Settings
 from penstock.stream.arriving_files import FilesSource
-from penstock.stream.file_rows import LineFiles
+from penstock.stream.file_rows import LineFileFormat
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.rate import RateSource
@@ -103,7 +103,7 @@ class WorldShape:
         if kind == "rate":
             source = RateSource(self.per_second, _PARTITIONS + path, self.rows)  # told apart by that
         elif kind == "files":
-            source = FilesSource(here(), str(folder), LineFiles(TextLines()), listing_seconds=0.02)
+            source = FilesSource(here(), str(folder), LineFileFormat(TextLines()), listing_seconds=0.02)
         else:
             source = PartitionedSource(LogRows(str(folder)), poll_seconds=0.005)
         step = SourceStep(f"{kind} {path}", source.schema, source, partitions=1 + path, streaming=True)

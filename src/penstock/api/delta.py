@@ -26,7 +26,7 @@ import pyarrow.fs as pafs
 from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten, file_schema
 from penstock.api.paths import stored_at
-from penstock.api.writing import Written, WrittenFile, promised, require_writer, write_files
+from penstock.api.writing import WritableStream, WrittenFile, promised, require_writer, write_files
 from penstock.errors import PenstockError, SettingError
 from penstock.graph import as_nullable
 from penstock.operators.parquet_write import WriteParquet
@@ -65,7 +65,7 @@ def _files(table: Any, path: str | Path) -> ParquetFiles:
     return parquet_files(filesystem, paths, values)
 
 
-def write_delta(stream: Written, path: str | Path, mode: str, partition_by: Sequence[str]) -> ParquetWritten:
+def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_by: Sequence[str]) -> ParquetWritten:
     """See `Stream.writeDelta`."""
     began = time.monotonic()
     require_writer(stream, "writeDelta")

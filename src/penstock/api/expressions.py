@@ -33,7 +33,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ExpressionReader:
     """Reads expressions over rows of one schema for one verb; `session` may be None."""
 
     schema: pa.Schema
@@ -128,7 +128,7 @@ def meant(schema: pa.Schema, name: str, session: Any) -> str:
 
 def projection(schema: pa.Schema, session: Any, verb: str, items: Sequence[object]) -> Project:
     """The operator of `select`; `*` stands for all columns."""
-    reading = Reading(schema, session, verb)
+    reading = ExpressionReader(schema, session, verb)
     given = [part for item in items for part in (item if isinstance(item, list | tuple) else [item])]
     if not given:
         raise PlanError(f"{verb} needs at least one column")
@@ -141,7 +141,7 @@ def with_columns(schema: pa.Schema, session: Any, verb: str, columns: Mapping[st
     for name in columns:
         if not isinstance(name, str):
             raise TypeError(f"{verb}: a column's name is a string, not {type(name).__name__}")
-    reading = Reading(schema, session, verb)
+    reading = ExpressionReader(schema, session, verb)
     found = reading.computed(list(columns.values()))
     made = {
         meant(schema, name, session): Computed(one.field.with_name(name), one.expression)
@@ -162,7 +162,7 @@ def projected(columns: Sequence[Computed], verb: str) -> Project:
 
 def condition(schema: pa.Schema, session: Any, verb: str, item: object) -> Where:
     """The operator of `filter`."""
-    return Where(Reading(schema, session, verb).condition(item), _shown(item))
+    return Where(ExpressionReader(schema, session, verb).condition(item), _shown(item))
 
 
 def is_spark_column(thing: object) -> bool:

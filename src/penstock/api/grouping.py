@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.expressions import Computed, Reading, is_spark_column, projected
+from penstock.api.expressions import Computed, ExpressionReader, is_spark_column, projected
 from penstock.api.schemas import column_arguments
 from penstock.errors import PlanError
 from penstock.graph import INTERNAL
@@ -42,7 +42,7 @@ def grouped_keys(
     given = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list | tuple) else list(cols)
     if not any(is_spark_column(item) for item in given):
         return None, column_arguments(given, schema, verb)
-    reading = Reading(schema, session, verb)
+    reading = ExpressionReader(schema, session, verb)
     found = [
         one if is_spark_column(item) else reading.column(column_arguments([item], schema, verb)[0])
         for item, one in zip(given, _computed(reading, given), strict=True)
@@ -52,7 +52,7 @@ def grouped_keys(
     return (projected([*reading.columns(), *fresh], verb) if fresh else None), names
 
 
-def _computed(reading: Reading, given: Sequence[object]) -> list[Computed]:
+def _computed(reading: ExpressionReader, given: Sequence[object]) -> list[Computed]:
     return [reading.computed([item])[0] if is_spark_column(item) else reading.columns()[0] for item in given]
 
 
@@ -68,18 +68,18 @@ def aggregated(schema: pa.Schema, session: Any, exprs: Sequence[object], named: 
         if isinstance(item, Mapping):
             wanted += [_of_dictionary(column, function) for column, function in item.items()]
         elif isinstance(item, str) or is_spark_column(item):
-            wanted.append(_of_column(Reading(schema, session, "agg"), item, made))
+            wanted.append(_of_column(ExpressionReader(schema, session, "agg"), item, made))
         else:
             raise TypeError(f"{_FORMS}; not {item!r}")
     for name, value in named.items():
         if is_spark_column(value):
-            found = _of_column(Reading(schema, session, "agg"), value, made)
+            found = _of_column(ExpressionReader(schema, session, "agg"), value, made)
             wanted.append(Aggregation(name, found.column, found.function))
         else:
             wanted.append(_of_pair(name, value))
     if not wanted:
         raise PlanError("agg needs at least one result column, such as n=('word', 'count')")
-    columns = [*Reading(schema, session, "agg").columns(), *made] if made else []
+    columns = [*ExpressionReader(schema, session, "agg").columns(), *made] if made else []
     return Aggregations(tuple(wanted), projected(columns, "agg") if made else None)
 
 
@@ -110,7 +110,7 @@ def _of_pair(name: str, value: object) -> Aggregation:
     return Aggregation(name, *value)
 
 
-def _of_column(reading: Reading, item: object, made: list[Computed]) -> Aggregation:
+def _of_column(reading: ExpressionReader, item: object, made: list[Computed]) -> Aggregation:
     """An aggregate function of Spark's; adds to `made` what must be computed first."""
     if reading.session is None:
         raise PlanError(f"agg: {item} is read by Spark's analyser, and this stream has no session; {_FORMS}")

@@ -22,7 +22,7 @@ import pyarrow.types as pt
 from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten
 from penstock.api.paths import stored_at
-from penstock.api.writing import Written, promised, require_writer, write_files
+from penstock.api.writing import WritableStream, promised, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
 from penstock.graph import as_nullable
 from penstock.operators.parquet_write import WriteParquet
@@ -52,7 +52,7 @@ def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | No
     return source_of(files, columns, where, _name(table))
 
 
-def write_iceberg(stream: Written, table: Any, overwrite: bool) -> ParquetWritten:
+def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> ParquetWritten:
     """See `Stream.writeIceberg`."""
     began = time.monotonic()
     require_writer(stream, "writeIceberg")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.api.paths import DataFile, PathLike, data_files
+from penstock.api.paths import ListedFile, PathLike, data_files
 from penstock.errors import SchemaError, SettingError
 from penstock.operators.line_ends import (
     behind_last_line,
@@ -43,7 +43,7 @@ _LONGEST_START = max(map(len, _NO_LINES))
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LineRange:
     """Bytes of one file: the lines that begin in them."""
 
     file: int
@@ -56,8 +56,8 @@ class LinesSource:
     """Reads its share of the pieces; picklable."""
 
     filesystem: pafs.FileSystem
-    files: tuple[DataFile, ...]
-    pieces: tuple[Piece, ...]
+    files: tuple[ListedFile, ...]
+    pieces: tuple[LineRange, ...]
     format: LineFormat
 
     @property
@@ -79,7 +79,7 @@ class LinesSource:
                 if batch.num_rows:
                     yield batch
 
-    def _lines(self, piece: Piece, path: str) -> Iterator[bytes]:
+    def _lines(self, piece: LineRange, path: str) -> Iterator[bytes]:
         is_first = piece.start == 0
         needs_header = is_first and self.format.skips_first
         for read in whole_lines(self.filesystem, path, piece):
@@ -92,7 +92,7 @@ class LinesSource:
                 yield lines
 
 
-def lines_source(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[DataFile, ...]]:
+def lines_source(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[ListedFile, ...]]:
     """The files of a path with anything in them, or one that is empty; raises SettingError for what is not there."""
     filesystem, files = data_files(path, verb)
     if not files:
@@ -113,23 +113,23 @@ def refuse_no_lines(filesystem: pafs.FileSystem, path: str, verb: str) -> None:
             raise SettingError(f"{verb}: {path} is {kind}, and has no lines of text: {advice}")
 
 
-def pieces_of(files: Sequence[DataFile]) -> tuple[Piece, ...]:
+def pieces_of(files: Sequence[ListedFile]) -> tuple[LineRange, ...]:
     """All files cut into pieces."""
-    found: list[Piece] = []
+    found: list[LineRange] = []
     for number, file in enumerate(files):
         if file.size and file.path.endswith(COMPRESSED):
-            found.append(Piece(number, 0, -1))
+            found.append(LineRange(number, 0, -1))
             continue
         starts = range(0, file.size, PIECE_BYTES)
-        found += [Piece(number, start, min(start + PIECE_BYTES, file.size)) for start in starts]
+        found += [LineRange(number, start, min(start + PIECE_BYTES, file.size)) for start in starts]
     return tuple(found)
 
 
-def first_lines(filesystem: pafs.FileSystem, files: Sequence[DataFile], most: int = 1) -> bytes:
+def first_lines(filesystem: pafs.FileSystem, files: Sequence[ListedFile], most: int = 1) -> bytes:
     """Whole lines from the start of the first files that have any, at most so many: about a megabyte in all."""
     found: list[bytes] = []
     for file in files:
-        lines = plain_lines(without_mark(next(whole_lines(filesystem, file.path, Piece(0, 0, -1)), b"")))
+        lines = plain_lines(without_mark(next(whole_lines(filesystem, file.path, LineRange(0, 0, -1)), b"")))
         if lines.strip():
             found.append(lines.lstrip(b"\n"))
         if len(found) == most or sum(map(len, found)) >= _READ_BYTES:
@@ -137,7 +137,7 @@ def first_lines(filesystem: pafs.FileSystem, files: Sequence[DataFile], most: in
     return b"\n".join(found)
 
 
-def whole_lines(filesystem: pafs.FileSystem, path: str, piece: Piece) -> Iterator[bytes]:
+def whole_lines(filesystem: pafs.FileSystem, path: str, piece: LineRange) -> Iterator[bytes]:
     """The lines that begin in a piece, some whole ones at a time, each with its end.
 
     A line that begins before the piece belongs to the one before. The byte ahead of a piece says whether it begins

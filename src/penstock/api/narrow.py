@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.expressions import Computed, Reading, is_spark_column, meant, projected
+from penstock.api.expressions import Computed, ExpressionReader, is_spark_column, meant, projected
 from penstock.api.lineage import OperatorStep, ResourcesStep, Step
 from penstock.api.schemas import column_arguments
 from penstock.errors import PlanError, SchemaError
@@ -24,7 +24,7 @@ def renamed(schema: pa.Schema, session: Any, names: Mapping[str, str], verb: str
     if not all(isinstance(new, str) for new in names.values()):
         raise TypeError(f"{verb}: names are strings, not {', '.join(type(new).__name__ for new in names.values())}")
     names = {meant(schema, name, session): new for name, new in names.items()}
-    reading = Reading(schema, None, verb)
+    reading = ExpressionReader(schema, None, verb)
     columns = [reading.column(name) for name in schema.names]
     return projected([Computed(_renamed(one.field, names), one.expression) for one in columns], verb)
 
@@ -36,7 +36,7 @@ def _renamed(field: pa.Field, names: Mapping[str, str]) -> pa.Field:
 def dropped(schema: pa.Schema, session: Any, columns: Sequence[object]) -> Project:
     """The columns but these; what is no column is ignored, as in Spark."""
     names = {meant(schema, _name(column), session) for column in columns}
-    reading = Reading(schema, None, "drop")
+    reading = ExpressionReader(schema, None, "drop")
     return projected([reading.column(name) for name in schema.names if name not in names], "drop")
 
 
@@ -51,7 +51,7 @@ def _name(column: object) -> str:
 def exploded(schema: pa.Schema, column: str, outer: bool) -> Explode:
     """The operator of `explode`, checked."""
     (column,) = column_arguments([column], schema, "explode")
-    field = Reading(schema, None, "explode").column(column).field
+    field = ExpressionReader(schema, None, "explode").column(column).field
     kind = field.type
     if pt.is_map(kind):
         raise SchemaError(f"explode: column {column!r} is a map: make a list of its entries with mapInArrow first")

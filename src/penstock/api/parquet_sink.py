@@ -28,7 +28,7 @@ import pyarrow.fs as pafs
 import pyarrow.types as pt
 
 from penstock.api.schemas import column_arguments
-from penstock.api.writing import Written, WrittenFile, require_writer, write_files
+from penstock.api.writing import WritableStream, WrittenFile, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
 from penstock.graph import as_nullable
 from penstock.machine.disk import Disk
@@ -60,7 +60,7 @@ class ParquetWritten:
 
 
 def write_parquet(
-    stream: Written, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
+    stream: WritableStream, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
 ) -> ParquetWritten:
     """See `Stream.writeParquet`; raises SettingError or SchemaError before anything runs."""
     began = time.monotonic()

@@ -20,14 +20,14 @@ PathLike = str | Path
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class ListedFile:
     """One file with its size."""
 
     path: str
     size: int
 
 
-def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[DataFile, ...]]:
+def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[ListedFile, ...]]:
     """The file system, and the files, each once; raises SettingError for what is not there."""
     given = [path] if isinstance(path, str | Path) else list(path)
     if not given:
@@ -69,23 +69,23 @@ def stored_at(uri: str) -> tuple[pafs.FileSystem, str]:
     return filesystem, inner.rstrip("/")
 
 
-def _found(path: str, verb: str) -> tuple[pafs.FileSystem, list[DataFile]]:
+def _found(path: str, verb: str) -> tuple[pafs.FileSystem, list[ListedFile]]:
     filesystem, names = located(path)
     if not names:
         raise SettingError(f"{verb}: nothing matches {path}: check the pattern, and that the driver sees the folder")
     return filesystem, [file for name in names for file in _files(filesystem, name, path, verb)]
 
 
-def _files(filesystem: pafs.FileSystem, inner: str, shown: str, verb: str) -> list[DataFile]:
+def _files(filesystem: pafs.FileSystem, inner: str, shown: str, verb: str) -> list[ListedFile]:
     info = filesystem.get_file_info(inner)
     if info.type == pafs.FileType.NotFound:
         raise SettingError(f"{verb}: {shown} does not exist: check the path; the driver and all workers must see it")
     if info.is_file:
-        return [DataFile(inner, info.size)]
+        return [ListedFile(inner, info.size)]
     entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
     with names_in(shown):
         kept = [
-            DataFile(entry.path, entry.size) for entry in entries if entry.is_file and _is_data(inner, entry.path)
+            ListedFile(entry.path, entry.size) for entry in entries if entry.is_file and _is_data(inner, entry.path)
         ]
     return sorted(kept, key=lambda file: file.path)
 

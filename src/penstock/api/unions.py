@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.expressions import Computed, Reading, meant, projected
+from penstock.api.expressions import Computed, ExpressionReader, meant, projected
 from penstock.api.lineage import OperatorStep, Step
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import merged_schema, newly_nullable, spark_type
@@ -65,7 +65,7 @@ def _listed(names: list[str], where: str) -> str:
 
 def _side(fields: list[pa.Field], schema: pa.Schema, names: list[str]) -> Project:
     """One side's columns, called `names`, in the order of all fields."""
-    reading = Reading(schema, None, "unionByName")
+    reading = ExpressionReader(schema, None, "unionByName")
     columns = []
     for field in fields:
         if field.name in names:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.types as pt
 
-from penstock.api.expressions import Reading, is_spark_column, projected
+from penstock.api.expressions import ExpressionReader, is_spark_column, projected
 from penstock.api.grouping import aggregated, grouped_keys, plain_aggregations
 from penstock.api.habits import missing_step
 from penstock.api.lineage import ExchangeChoice
@@ -99,7 +99,7 @@ def _window_key(item: object, stream: Stream) -> WindowKey | GivenWindows | None
 
 def _with_time(stream: Stream, key: WindowKey, verb: str) -> tuple[Stream, Windows]:
     """The stream with a column of the window's times, and the windows over it."""
-    reading = Reading(stream.schema, stream.session, verb)
+    reading = ExpressionReader(stream.schema, stream.session, verb)
     if isinstance(key.time, str) and key.time in stream.schema.names:
         name = reading.column(key.time).field.name
     else:
@@ -193,5 +193,5 @@ def _narrow(stream: Stream, columns: Sequence[str]) -> Stream:
     needed = [name for name in stream.schema.names if name in columns]
     if len(needed) == len(stream.schema.names):
         return stream
-    reading = Reading(stream.schema, None, "agg")
+    reading = ExpressionReader(stream.schema, None, "agg")
     return stream.projected(projected([reading.column(name) for name in needed], "agg"))

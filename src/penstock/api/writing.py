@@ -23,7 +23,7 @@ from penstock.operators.parquet_write import STATUS_SCHEMA
 from penstock.operators.verbs import Promise
 
 
-class Written(Protocol):
+class WritableStream(Protocol):
     """The members of a stream that is written."""
 
     branches: tuple[Step, ...]
@@ -33,7 +33,7 @@ class Written(Protocol):
     def schema(self) -> pa.Schema:
         """The rows' schema."""
 
-    def applied(self, operator: Operator, schema: pa.Schema) -> Written:
+    def applied(self, operator: Operator, schema: pa.Schema) -> WritableStream:
         """The stream with an operator after it."""
 
 
@@ -46,20 +46,20 @@ class WrittenFile:
     bytes: int
 
 
-def require_writer(stream: Written, verb: str) -> None:
+def require_writer(stream: WritableStream, verb: str) -> None:
     """Refuse a stream without an end, and one that nobody can run."""
     refuse_stream(stream.branches, verb)
     if stream.session is None:
         raise SettingError(f"{verb} needs a Spark session, and this stream's sources have none")
 
 
-def promised(stream: Written, columns: pa.Schema, table: str) -> Written:
+def promised(stream: WritableStream, columns: pa.Schema, table: str) -> WritableStream:
     """The stream held to what a table of the same columns says of nulls, at any depth."""
     schema = with_nulls_of(stream.schema, columns)
     return stream if schema.equals(stream.schema) else stream.applied(Promise(schema, table), schema)
 
 
-def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]) -> list[WrittenFile]:
+def write_files(stream: WritableStream, operator: Operator, prepare: Callable[[], None]) -> list[WrittenFile]:
     """Run the stream with an operator that gives status rows; `prepare` is called when it has been planned once."""
     from penstock.spark.runtime import SparkRuntime
 

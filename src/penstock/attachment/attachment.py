@@ -34,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.link.commands import TaskAction
 from penstock.link.control import pack, raise_for_error
-from penstock.link.frames import FrameType
+from penstock.link.frames import LinkFrameType
 from penstock.link.pulse import LOOK_SECONDS, PulseWatch
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.rpc import Answered
@@ -193,7 +193,7 @@ class Attachment:
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _REPORT_SECONDS
-            self._send(frame(FrameType.REPORT, pack(dict(metrics))))
+            self._send(frame(LinkFrameType.REPORT, pack(dict(metrics))))
 
     def close(self) -> None:
         """Detach; idempotent.
@@ -205,7 +205,7 @@ class Attachment:
         self._closed = True
         _open_attachments.discard(self)
         with contextlib.suppress(OSError, EnvironmentLostError):
-            self._send(frame(FrameType.BYE))
+            self._send(frame(LinkFrameType.BYE))
         self._socket.close()
         with self._changed:
             self._watches.close()

@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.link.commands import TaskAction, read_instruction
 from penstock.link.control import unpack
-from penstock.link.frames import FRAME_ERRORS, FrameType, name_of
+from penstock.link.frames import FRAME_ERRORS, LinkFrameType, name_of
 from penstock.link.numbers import Numbered
 from penstock.link.rpc import Answered, OpenCalls
 from penstock.shuffle.requests import Request
@@ -110,14 +110,14 @@ class AttachmentCore:
         for_port = PORT_FRAMES.get(kind)
         if for_port is not None:
             for_port(self.ports, body)
-        elif kind == FrameType.REPLY:
+        elif kind == LinkFrameType.REPLY:
             self._calls.answer(body)
             return
-        elif kind == FrameType.COMMAND:
+        elif kind == LinkFrameType.COMMAND:
             self._act(body)
-        elif kind == FrameType.CANCEL:
+        elif kind == LinkFrameType.CANCEL:
             self.told = TaskCancelledError(bytes(body).decode(errors="replace"))
-        elif kind == FrameType.UNWANTED:
+        elif kind == LinkFrameType.UNWANTED:
             self.told = self.told or NotWantedError(bytes(body).decode(errors="replace"))
         else:
             raise ProtocolError(f"a frame of type {name_of(kind)} is not for a task")

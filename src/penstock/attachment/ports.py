@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.link.control import carried_error, unpack
-from penstock.link.frames import FrameType, read_channel, read_event, read_port, read_segments, read_slices
+from penstock.link.frames import LinkFrameType, read_channel, read_event, read_port, read_segments, read_slices
 from penstock.link.numbers import Numbered
 from penstock.shuffle.host import HostPort
 
@@ -52,10 +52,10 @@ def _error(ports: Ports, body: memoryview) -> None:
 
 
 PORT_FRAMES: Final[dict[int, Callable[[Ports, memoryview], None]]] = {
-    FrameType.DELIVER: _deliver,
-    FrameType.GRANT: _grant,
-    FrameType.STORE: _store,
-    FrameType.CHANNEL_EVENT: _event,
-    FrameType.CHANNEL_ERROR: _error,
+    LinkFrameType.DELIVER: _deliver,
+    LinkFrameType.GRANT: _grant,
+    LinkFrameType.STORE: _store,
+    LinkFrameType.CHANNEL_EVENT: _event,
+    LinkFrameType.CHANNEL_ERROR: _error,
 }
 """The reader of each frame that is for a port."""

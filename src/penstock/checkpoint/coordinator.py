@@ -154,7 +154,7 @@ class CheckpointCoordinator:
     def closed(self, cause: str, now: float) -> list[do.Decision]:
         """The query is over: as `interrupted`, and whoever asked is told."""
         decisions = self.interrupted(cause, now)
-        decisions += [do.Answer(call, None, cause) for call in self._asked]
+        decisions += [do.AnswerTrigger(call, None, cause) for call in self._asked]
         self._asked.clear()
         return decisions
 
@@ -348,7 +348,7 @@ class CheckpointCoordinator:
 
     def _fail(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:
         decisions = self._drop(pending, cause, now)
-        decisions += [do.Answer(call, None, cause) for call in pending.calls]
+        decisions += [do.AnswerTrigger(call, None, cause) for call in pending.calls]
         if not self._completed or pending.number > self._completed[-1]:
             self._failures += 1
         self._schedule.failed(now, self._failures)
@@ -365,7 +365,7 @@ class CheckpointCoordinator:
 
     @staticmethod
     def _answered(pending: _Pending, number: int) -> list[do.Decision]:
-        return [do.Answer(call, number) for call in pending.calls]
+        return [do.AnswerTrigger(call, number) for call in pending.calls]
 
 
 def _missing(pending: _Pending) -> str:

@@ -57,7 +57,7 @@ class DiscardHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerTrigger:
     """Answer whoever asked: with the checkpoint's number, or with why there is none."""
 
     call: int
@@ -79,4 +79,4 @@ class WakeAt:
     time: float
 
 
-Decision = Trigger | Store | Complete | Abandon | Discard | DiscardHandle | Answer | FailQuery | WakeAt
+Decision = Trigger | Store | Complete | Abandon | Discard | DiscardHandle | AnswerTrigger | FailQuery | WakeAt

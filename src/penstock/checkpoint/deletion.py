@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from pyarrow import fs
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.checkpoint.found import Kept, Unusable
+from penstock.checkpoint.found import Unusable, UsableCheckpoint
 from penstock.checkpoint.kept_files import KeptFiles
 from penstock.checkpoint.log_files import owner_of
 from penstock.checkpoint.newest import NOTE, NewestNote
@@ -56,7 +56,7 @@ class Deletion:
         """The stamps of these checkpoints; raises SettingError for one that is not there or may not go alone."""
         history = self._storage.history()
         stamps = {each.stamp.number: each.stamp for each in history}
-        newest = max((each.stamp.number for each in history if isinstance(each, Kept)), default=0)
+        newest = max((each.stamp.number for each in history if isinstance(each, UsableCheckpoint)), default=0)
         for number in numbers:
             if number not in stamps:
                 raise SettingError(f"{self._storage.location} has no complete checkpoint {number}")

@@ -18,7 +18,7 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class UsableCheckpoint:
     """A checkpoint that can be restored from."""
 
     stamp: Stamp
@@ -32,7 +32,7 @@ class Found:
     `kept` holds the newest ones that are good, newest first, as many as were asked for.
     """
 
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[UsableCheckpoint, ...] = ()
     unusable: tuple[Unusable, ...] = ()
 
     @property

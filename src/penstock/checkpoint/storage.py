@@ -33,7 +33,7 @@ from penstock.checkpoint.errors import (
     FencedError,
     UncertainCheckpointError,
 )
-from penstock.checkpoint.found import Found, Kept, Unusable
+from penstock.checkpoint.found import Found, Unusable, UsableCheckpoint
 from penstock.checkpoint.lineage import lineage
 from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
@@ -371,7 +371,7 @@ class CheckpointStorage(PartStorage):
         return found
 
     def _newest(self, keep: int) -> Found:
-        kept: list[Kept] = []
+        kept: list[UsableCheckpoint] = []
         unusable: list[Unusable] = []
         stamps = self._lineage()
         for stamp in reversed(stamps):
@@ -383,26 +383,26 @@ class CheckpointStorage(PartStorage):
                 if not kept:
                     unusable.append(Unusable(stamp, str(error)))
                 continue
-            kept.append(Kept(stamp, metadata))
+            kept.append(UsableCheckpoint(stamp, metadata))
             if len(kept) >= keep:
                 break
         return Found(tuple(kept), tuple(unusable))
 
-    def history(self, *, read_through: bool = False) -> list[Kept | Unusable]:
+    def history(self, *, read_through: bool = False) -> list[UsableCheckpoint | Unusable]:
         """All complete checkpoints that count, oldest first, each good or unusable. Needs no claim, changes nothing.
 
         `read_through`: also compare all bytes of their parts. Raises CheckpointError as `newest` does.
         """
         return self._patiently(lambda: [self._entry(stamp, read_through) for stamp in self._lineage()])
 
-    def _entry(self, stamp: Stamp, read_through: bool) -> Kept | Unusable:
+    def _entry(self, stamp: Stamp, read_through: bool) -> UsableCheckpoint | Unusable:
         try:
             metadata = self.metadata(stamp)
             if read_through:
                 self._read_through(stamp, metadata)
         except CorruptCheckpointError as error:
             return Unusable(stamp, str(error))
-        return Kept(stamp, metadata)
+        return UsableCheckpoint(stamp, metadata)
 
     def discard(self, stamp: Stamp) -> None:
         """Remove a checkpoint, its metadata first, so that what is left of it never looks like one.

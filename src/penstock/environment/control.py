@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.link.commands import Command, Shutdown, number_of, read_instruction
 from penstock.link.control import raise_for_error, unpack
-from penstock.link.frames import FrameType
+from penstock.link.frames import LinkFrameType
 from penstock.link.leases import WakingClock
 from penstock.link.master import RELAYED, AttachEnvironment, Heartbeat, Report
 from penstock.link.outbox import Inbox, Outbox
@@ -282,7 +282,7 @@ class _Line:
         self._command = command
         self._calls = OpenCalls()
         self._waiting: set[asyncio.Future[Plain]] = set()
-        self.logic = FrameLogic({FrameType.REPLY: self._calls.answer, FrameType.COMMAND: self._obey})
+        self.logic = FrameLogic({LinkFrameType.REPLY: self._calls.answer, LinkFrameType.COMMAND: self._obey})
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         """Done when the connection has ended; raises what can't be obeyed, else gives the cause."""
 

@@ -15,7 +15,7 @@ from penstock.environment.turn import Turn
 from penstock.link.commands import TaskAction, instruction
 from penstock.link.control import error_message, pack
 from penstock.link.frames import (
-    FrameType,
+    LinkFrameType,
     SliceRecord,
     channel_frame,
     event_frame,
@@ -47,7 +47,7 @@ class TaskFrames:
 
     def store(self, port: int, folder: str) -> None:
         """Tell a writer where to store what memory can't hold."""
-        self._put(port_frame(FrameType.STORE, port, folder))
+        self._put(port_frame(LinkFrameType.STORE, port, folder))
 
     def deliver(self, record: SliceRecord) -> None:
         """Give a gate a slice."""
@@ -56,19 +56,19 @@ class TaskFrames:
 
     def event(self, port: int, data_type: int, channel: int, payload: bytes) -> None:
         """Give a gate an event, in order with its slices."""
-        self._put(event_frame(FrameType.CHANNEL_EVENT, port, data_type, channel, payload))
+        self._put(event_frame(LinkFrameType.CHANNEL_EVENT, port, data_type, channel, payload))
 
     def error(self, port: int, channel: int, error: BaseException) -> None:
         """Tell a gate that a channel can't be read, in order with its slices; or a writer that it can't go on."""
-        self._put(channel_frame(FrameType.CHANNEL_ERROR, port, channel, pack(error_message(error))))
+        self._put(channel_frame(LinkFrameType.CHANNEL_ERROR, port, channel, pack(error_message(error))))
 
     def cancel(self, cause: str, *, is_unwanted: bool = False) -> None:
         """Tell the task to stop; `is_unwanted`: nobody wants its rows, so that is no failure."""
-        self._put(frame(FrameType.UNWANTED if is_unwanted else FrameType.CANCEL, cause.encode()))
+        self._put(frame(LinkFrameType.UNWANTED if is_unwanted else LinkFrameType.CANCEL, cause.encode()))
 
     def action(self, action: TaskAction) -> None:
         """Pass on what the JobMaster has for the task."""
-        self._put(frame(FrameType.COMMAND, pack(instruction(action))))
+        self._put(frame(LinkFrameType.COMMAND, pack(instruction(action))))
 
     def reply(self, number: int, answer: Plain) -> None:
         """Answer a call."""
@@ -80,7 +80,7 @@ class TaskFrames:
             return
         self._gather_slices()
         for port, segments in self._grants.items():
-            self._out.append(segments_frame(FrameType.GRANT, port, segments))
+            self._out.append(segments_frame(LinkFrameType.GRANT, port, segments))
         self._grants.clear()
         if self._out:
             self._unsent = memoryview(b"".join(self._out))
@@ -104,7 +104,7 @@ class TaskFrames:
 
     def _gather_slices(self) -> None:
         if self._slices:
-            self._out.append(slices_frame(FrameType.DELIVER, self._slices))
+            self._out.append(slices_frame(LinkFrameType.DELIVER, self._slices))
             self._slices.clear()
 
     def _send(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.checkpoint.errors import CheckpointError, UncertainCheckpointError
-from penstock.checkpoint.found import Found, Kept
+from penstock.checkpoint.found import Found, UsableCheckpoint
 from penstock.checkpoint.kept_files import folder_of
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_part, unpack_part
 from penstock.checkpoint.patience import FEW, patiently
@@ -299,7 +299,7 @@ class QueryStorage:
             raise CheckpointError(
                 f"the savepoint at {folder.location} can't be copied to {self._options.location}: {error}"
             ) from error
-        return Found((Kept(stamp, metadata),))
+        return Found((UsableCheckpoint(stamp, metadata),))
 
 
 def _saved(metadata: CheckpointMetadata) -> SavedParts:

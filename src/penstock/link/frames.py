@@ -48,7 +48,7 @@ SliceRecord = tuple[int, int, int, int, int]
 """The fields of `SLICE`."""
 
 
-class FrameType(IntEnum):
+class LinkFrameType(IntEnum):
     """Frames of both directions."""
 
     # From the task.
@@ -95,15 +95,15 @@ class FrameType(IntEnum):
 
 def name_of(kind: int) -> str:
     """The name of a type, or its number where there is none such; for messages to people."""
-    return FrameType(kind).name if kind in FrameType.__members__.values() else str(kind)
+    return LinkFrameType(kind).name if kind in LinkFrameType.__members__.values() else str(kind)
 
 
-def slices_frame(kind: FrameType, records: Iterable[SliceRecord]) -> bytes:
+def slices_frame(kind: LinkFrameType, records: Iterable[SliceRecord]) -> bytes:
     """A SLICES or DELIVER frame of these records."""
     return frame(kind, b"".join([SLICE.pack(*record) for record in records]))
 
 
-def segments_frame(kind: FrameType, port: int, segments: list[int]) -> bytes:
+def segments_frame(kind: LinkFrameType, port: int, segments: list[int]) -> bytes:
     """A GRANT or RECYCLE frame: the writer or gate, then the segments' numbers."""
     return frame(kind, struct.pack(f"<I{len(segments)}I", port, *segments))
 
@@ -126,7 +126,7 @@ def read_slices(body: memoryview) -> Iterator[SliceRecord]:
 def stored_frame(port: int, records: Iterable[tuple[int, int, int, int]]) -> bytes:
     """A STORED frame: what a writer has stored by itself, as (subpartition, length, offset, checksum)."""
     parts = [STORED.pack(port, *record) for record in records]
-    return frame(FrameType.STORED, b"".join(parts))
+    return frame(LinkFrameType.STORED, b"".join(parts))
 
 
 def read_stored(body: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
@@ -139,7 +139,7 @@ def read_stored(body: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
 def call_frame(number: int, method: str, message: Plain, question: int = 0) -> bytes:
     """A CALL frame; `question` is the number under which it comes again where it is not answered (`questions`)."""
     asked = {"question": question} if question else {}
-    return frame(FrameType.CALL, REQUEST.pack(number) + pack({"method": method, "message": message, **asked}))
+    return frame(LinkFrameType.CALL, REQUEST.pack(number) + pack({"method": method, "message": message, **asked}))
 
 
 def read_call(body: memoryview) -> tuple[int, str, Plain, int]:
@@ -152,9 +152,9 @@ def read_call(body: memoryview) -> tuple[int, str, Plain, int]:
 def reply_frame(number: int, answer: Plain) -> bytes:
     """A REPLY frame; an answer that is too large becomes the error that says so."""
     try:
-        return frame(FrameType.REPLY, REQUEST.pack(number) + pack(answer))
+        return frame(LinkFrameType.REPLY, REQUEST.pack(number) + pack(answer))
     except ProtocolError as error:
-        return frame(FrameType.REPLY, REQUEST.pack(number) + pack(error_message(error)))
+        return frame(LinkFrameType.REPLY, REQUEST.pack(number) + pack(error_message(error)))
 
 
 def read_reply(body: memoryview) -> tuple[int, Plain]:
@@ -163,7 +163,7 @@ def read_reply(body: memoryview) -> tuple[int, Plain]:
     return number, unpack(body[REQUEST.size :])
 
 
-def event_frame(kind: FrameType, port: int, data_type: int, channel: int, payload: bytes) -> bytes:
+def event_frame(kind: LinkFrameType, port: int, data_type: int, channel: int, payload: bytes) -> bytes:
     """A WRITER_EVENT or CHANNEL_EVENT frame; the channel is a subpartition where a writer speaks."""
     return frame(kind, EVENT.pack(port, data_type, channel) + payload)
 
@@ -173,7 +173,7 @@ def read_event(body: memoryview) -> tuple[int, int, int, bytes]:
     return (*EVENT.unpack_from(body), bytes(body[EVENT.size :]))
 
 
-def channel_frame(kind: FrameType, port: int, channel: int, payload: bytes = b"") -> bytes:
+def channel_frame(kind: LinkFrameType, port: int, channel: int, payload: bytes = b"") -> bytes:
     """A RESUME or CHANNEL_ERROR frame."""
     return frame(kind, TARGET.pack(port, channel) + payload)
 
@@ -183,7 +183,7 @@ def read_channel(body: memoryview) -> tuple[int, int, bytes]:
     return (*TARGET.unpack_from(body), bytes(body[TARGET.size :]))
 
 
-def port_frame(kind: FrameType, port: int, text: str = "") -> bytes:
+def port_frame(kind: LinkFrameType, port: int, text: str = "") -> bytes:
     """An OVERDRAFT or STORE frame."""
     return frame(kind, REQUEST.pack(port) + text.encode())
 

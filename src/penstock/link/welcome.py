@@ -11,7 +11,7 @@ from penstock.connection.frames import FRAME_LIMIT, HEADER, frame
 from penstock.connection.handshake import Handshake
 from penstock.errors import AuthenticationError, EnvironmentLostError, ProtocolError
 from penstock.link.control import pack, unpack
-from penstock.link.frames import FrameType
+from penstock.link.frames import LinkFrameType
 from penstock.link.wire import from_wire, to_wire
 
 
@@ -30,7 +30,7 @@ class Welcome:
 
 def welcome_frame(welcome: Welcome) -> bytes:
     """The first frame on the connection, sent with a copy of the memory's descriptor."""
-    return frame(FrameType.WELCOME, pack(to_wire(welcome)))
+    return frame(LinkFrameType.WELCOME, pack(to_wire(welcome)))
 
 
 def enter(connection: socket.socket, handshake: Handshake, patience: float) -> tuple[Welcome, int]:
@@ -60,7 +60,7 @@ def _receive_welcome(connection: socket.socket) -> tuple[Welcome, int]:
         if len(head) != HEADER.size or len(descriptors) != 1:
             raise EnvironmentLostError("the environment closed the connection before its welcome")
         length, kind, _ = HEADER.unpack(head)
-        if kind != FrameType.WELCOME or not HEADER.size < length <= FRAME_LIMIT:
+        if kind != LinkFrameType.WELCOME or not HEADER.size < length <= FRAME_LIMIT:
             raise ProtocolError(f"a frame of type {kind} and {length} bytes where the welcome was expected")
         body = connection.recv(length - HEADER.size, socket.MSG_WAITALL)
         if len(body) != length - HEADER.size:

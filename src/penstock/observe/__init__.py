@@ -2,6 +2,6 @@
 """The views for a person: the trace of a job as a file, and its progress on a terminal."""
 
 from penstock.observe.event_log import EventLog, read_events
-from penstock.observe.progress import ProgressSnapshot, VertexProgress
+from penstock.observe.progress import ProgressSnapshot, ShownVertex
 
-__all__ = ["EventLog", "ProgressSnapshot", "VertexProgress", "read_events"]
+__all__ = ["EventLog", "ProgressSnapshot", "ShownVertex", "read_events"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.observe.progress import (
     Note,
     ProgressSnapshot,
-    VertexProgress,
+    ShownVertex,
     short_bytes,
     short_count,
     short_time,
@@ -94,7 +94,7 @@ def _wrapped(note: Note, width: int) -> list[str]:
     return textwrap.wrap(text, max(20, width), subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _cells(vertex: VertexProgress, rate: float | None, *, ended: bool = False) -> dict[str, str]:
+def _cells(vertex: ShownVertex, rate: float | None, *, ended: bool = False) -> dict[str, str]:
     return {
         "tasks": f"{vertex.total}" if ended else f"{vertex.running}/{vertex.total}",
         "done": "" if vertex.share is None else f"{vertex.share:.0%}",
@@ -105,7 +105,7 @@ def _cells(vertex: VertexProgress, rate: float | None, *, ended: bool = False) -
     }
 
 
-def _table(vertices: Sequence[VertexProgress], rates: Rates, width: int) -> list[str]:
+def _table(vertices: Sequence[ShownVertex], rates: Rates, width: int) -> list[str]:
     from rich.cells import cell_len, set_cell_size
 
     names = ["stage", *(plain(vertex.name) for vertex in vertices)]
@@ -145,11 +145,11 @@ def _table_html(job: ProgressSnapshot, rates: Rates) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _pairs(job: ProgressSnapshot, rates: Rates) -> Iterator[tuple[VertexProgress, float | None]]:
+def _pairs(job: ProgressSnapshot, rates: Rates) -> Iterator[tuple[ShownVertex, float | None]]:
     return zip(job.vertices, rates, strict=True)
 
 
-def _row_html(vertex: VertexProgress, cells: Mapping[str, str]) -> str:
+def _row_html(vertex: ShownVertex, cells: Mapping[str, str]) -> str:
     name = _escaped(vertex.name)
     figures = "".join(f'<td style="white-space:nowrap">{cells[head]}</td>' for head in _HEADS[1:])
     return f'<tr><td style="{_NAME_STYLE}" title="{name}">{name}</td>{figures}</tr>'

@@ -16,7 +16,7 @@ RATE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class VertexProgress:
+class ShownVertex:
     """One job vertex: its subtasks that run, of how many, the rows and bytes it has read, the share done where known.
 
     `busy` is the share of the last seconds in which its busiest subtask worked.
@@ -49,7 +49,7 @@ class ProgressSnapshot:
     """
 
     job: str
-    vertices: tuple[VertexProgress, ...]
+    vertices: tuple[ShownVertex, ...]
     seconds: float
     key: str = ""
     rows: int = 0

@@ -3,9 +3,10 @@
 
 A function may write into what it gave as soon as it is asked for more: a NumPy array becomes a column without a copy,
 whatever flags it has. So its batches are lent until then, and so are slices, columns and filtered rows of them. An
-operator that holds rows longer gets rows of their own (`Kept`), which stands in front of all that may hold on to its
-input. Columns that the function only passes on are not lent: what a task gives it nobody writes into. Nor is anything
-that Penstock's own operators make. A dictionary inside another type counts as lent, because Arrow hides its memory.
+operator that holds rows longer gets rows of their own (`OwnRows`), which stands in front of all that may hold on to
+its input. Columns that the function only passes on are not lent: what a task gives it nobody writes into. Nor is
+anything that Penstock's own operators make. A dictionary inside another type counts as lent, because Arrow hides its
+memory.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def lending(loan: Loan | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class OwnRows:
     """Gives rows of their own if `keeps` says that they are held; stands after a function."""
 
     loan: Loan

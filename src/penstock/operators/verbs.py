@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError
 from penstock.operators.expressions import ColumnRef, Expression, ValuesError, columns_of, evaluate, selected
-from penstock.operators.expressions.parts import Parts
+from penstock.operators.expressions.portions import Portions
 from penstock.operators.expressions.values import array_of, of_type
 from penstock.operators.promises import broken, promises
 from penstock.record.layout import NDArray, list_spans, take, take_batch
@@ -44,7 +44,7 @@ class Where:
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that are kept; batches without any are left out."""
-        parts = Parts(self._kept, may_grow=False)
+        parts = Portions(self._kept, may_grow=False)
         for batch in batches:
             for kept in parts.of(batch):
                 if kept.num_rows:
@@ -89,7 +89,7 @@ class Project:
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each batch with the new columns, in parts where they are large."""
-        parts = Parts(self._projected, may_grow=any(map(self._may_grow, self.schema, self.expressions)))
+        parts = Portions(self._projected, may_grow=any(map(self._may_grow, self.schema, self.expressions)))
         for batch in batches:
             yield from parts.of(batch)
 

@@ -32,7 +32,7 @@ _SLICE_ROWS = 1 << 20
 _SLICE_BYTES = 32 << 20
 
 
-class Waiter(Protocol):
+class StopSignal(Protocol):
     """The event the flusher waits on: `threading.Event`, or a test's stand-in."""
 
     def wait(self, timeout: float) -> bool:
@@ -58,10 +58,10 @@ class Target(Protocol):
 class OutputFlusher:
     """A daemon thread that calls `flush` every `interval` seconds until it is closed or `flush` fails."""
 
-    def __init__(self, flush: Callable[[], None], interval: float, clock: Waiter | None = None) -> None:
+    def __init__(self, flush: Callable[[], None], interval: float, clock: StopSignal | None = None) -> None:
         self._flush = flush
         self._interval = interval
-        self._stop: Waiter = threading.Event() if clock is None else clock
+        self._stop: StopSignal = threading.Event() if clock is None else clock
         self._thread = threading.Thread(target=self._run, name="penstock-output-flusher", daemon=True)
         self._failure: BaseException | None = None
 
@@ -98,7 +98,7 @@ class RecordWriter:
         target: Target,
         intake: Intake,
         flush_timeout: float,
-        clock: Waiter | None = None,
+        clock: StopSignal | None = None,
     ) -> None:
         self._partitioner = partitioner
         self._target = target

@@ -13,7 +13,7 @@ from penstock.job.core.loads import JobLoads
 from penstock.job.core.result import JobEnding, JobProgress
 from penstock.job.core.result import VertexProgress as Figures
 from penstock.job.core.states import JobState
-from penstock.observe.progress import Note, ProgressSnapshot, VertexProgress
+from penstock.observe.progress import Note, ProgressSnapshot, ShownVertex
 
 HELD_BACK = "held back by"
 _WAITED = 0.05
@@ -49,7 +49,7 @@ class JobFrames:
             return replace(last, seconds=result.seconds, state=state)
         stages = self._graph.vertices
         vertices = tuple(
-            VertexProgress(item.name, 0, item.parallelism, rows, 1.0, size)
+            ShownVertex(item.name, 0, item.parallelism, rows, 1.0, size)
             for item, (rows, size) in ((each, _read(result.metrics.get(each.id, {}))) for each in stages)
         )
         notes = _notes(result.bottleneck, result.seconds)
@@ -68,7 +68,7 @@ def snapshot_of(
         load = (loads or {}).get(item.vertex)
         busy = load.work if load is not None and load.subtasks and item.running else None
         share = _share(graph, figures, item)
-        vertices.append(VertexProgress(item.name, item.running, item.parallelism, rows, share, size, busy))
+        vertices.append(ShownVertex(item.name, item.running, item.parallelism, rows, share, size, busy))
     rows = rows_of_sources(graph, {item.vertex: item.metrics for item in progress.vertices})
     return ProgressSnapshot(progress.title, tuple(vertices), progress.seconds, progress.job, rows)
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.metrics import OPERATOR_GROUP
-from penstock.stream.watermarks import LEAST, Progress
+from penstock.stream.watermarks import LEAST, EventTimeProgress
 
 Buffer = bytes | bytearray | memoryview
 Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer]]]
@@ -72,7 +72,7 @@ class Step(Protocol):
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows that a batch of rows gives."""
 
-    def progress(self, incoming: Progress, waited: float) -> Progress:
+    def progress(self, incoming: EventTimeProgress, waited: float) -> EventTimeProgress:
         """Event time after this step, where it is `incoming` in front of it; a step that makes its own says that.
 
         `waited` are the seconds in which the task has waited for rows since its begin.
@@ -109,7 +109,7 @@ class PlainStep:
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Nothing to begin with."""
 
-    def progress(self, incoming: Progress, waited: float) -> Progress:
+    def progress(self, incoming: EventTimeProgress, waited: float) -> EventTimeProgress:
         """As in front of it."""
         return incoming
 
@@ -201,7 +201,7 @@ class Chain:
         """True if a step makes watermarks of the rows that it sees, so that event time moves without an event."""
         return any(getattr(step, "makes_time", False) for _, step in self._steps)
 
-    def advance(self, progress: Progress, waited: float) -> tuple[list[pa.RecordBatch], Progress]:
+    def advance(self, progress: EventTimeProgress, waited: float) -> tuple[list[pa.RecordBatch], EventTimeProgress]:
         """Event time in front of the chain is `progress`: the rows that this gives, and event time after it."""
         batches: list[pa.RecordBatch] = []
         for place, (_, step) in enumerate(self._steps):

@@ -18,8 +18,8 @@ from penstock.stream.chain import EVENT_TIME, Chain, Chunk, State
 from penstock.stream.watermarks import (
     LEAST,
     MOST,
+    EventTimeProgress,
     InputWatermarks,
-    Progress,
     decode_progress,
     encode_progress,
     least_watermark,
@@ -37,7 +37,7 @@ class EventTime:
         self._interval = interval
         first = least_watermark(state.get(_CHUNK) for state in restored)
         self._inputs = InputWatermarks(channels, first)
-        self._reached = self._told = Progress()
+        self._reached = self._told = EventTimeProgress()
         self._due_at: float | None = 0.0 if chain.makes_time or first > LEAST else None
 
     @property
@@ -68,7 +68,7 @@ class EventTime:
         """The data has ended: all times pass, behind what the steps held back; the rows that this gives."""
         self._due_at = None
         held = self._chain.end_epoch()
-        batches, progress = self._chain.advance(Progress(MOST), waited)
+        batches, progress = self._chain.advance(EventTimeProgress(MOST), waited)
         self._reached = self._told = progress  # the end of the data says it to all consumers
         return held + batches
 
@@ -76,7 +76,7 @@ class EventTime:
         """The event that goes ahead of rows where the consumers were told that there are none."""
         if not self._told.is_idle:
             return None
-        self._told = Progress(self._told.watermark)
+        self._told = EventTimeProgress(self._told.watermark)
         return TaskEvent(encode_progress(self._told))
 
     def take_event(self) -> TaskEvent | None:

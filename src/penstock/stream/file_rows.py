@@ -53,7 +53,7 @@ class FileFormat(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LineFiles:
+class LineFileFormat:
     """Files of lines, compressed by their ending (`.gz`, `.bz2`, `.zst`, ...)."""
 
     format: LineFormat
@@ -88,7 +88,7 @@ class LineFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFiles:
+class ParquetFileFormat:
     """Files of Parquet with these columns; others are not read."""
 
     schema: pa.Schema

@@ -28,7 +28,7 @@ _LEAST_ROWS = 64.0
 """Nothing is told of fewer rows."""
 
 
-class KeySample:
+class FrequentKeys:
     """The keys of one task's input; without columns it looks at nothing."""
 
     def __init__(self, columns: tuple[str, ...] = ()) -> None:

@@ -31,7 +31,7 @@ from penstock.stream.chain import Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 from penstock.stream.event_time import EventTime
 from penstock.stream.inputs import StreamInputs
-from penstock.stream.key_sample import KeySample
+from penstock.stream.key_sample import FrequentKeys
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Persisting
@@ -68,7 +68,7 @@ class TaskParts:
     step_clock: Callable[[], float] | None = None
     persisting: Persisting = field(default_factory=AtCheckpoint)
     event_time: EventTime | None = None
-    keys: KeySample = field(default_factory=KeySample)
+    keys: FrequentKeys = field(default_factory=FrequentKeys)
 
 
 class _Moment(NamedTuple):

@@ -34,7 +34,7 @@ from penstock.stream.conversation import Conversation
 from penstock.stream.event_time import EventTime
 from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.inputs import StreamInputs
-from penstock.stream.key_sample import KeySample
+from penstock.stream.key_sample import FrequentKeys
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
 from penstock.stream.outside import outside
@@ -176,7 +176,7 @@ class _StreamTask:
             self._step_clock,
             self._persisting,
             EventTime(self._chain, inputs.channels, self._settings.watermark_interval, states),
-            KeySample(self._key_columns()),
+            FrequentKeys(self._key_columns()),
         )
         self._loop = StreamLoop(parts, conversation, time.monotonic)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.operators.intervals import interval_text
 from penstock.operators.times import greatest
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
-from penstock.stream.watermarks import LEAST, MOST, Progress, RowTimes, least_watermark, stored_watermark
+from penstock.stream.watermarks import LEAST, MOST, EventTimeProgress, RowTimes, least_watermark, stored_watermark
 
 _GREATEST = "greatest"
 
@@ -68,9 +68,9 @@ class WatermarkStep(PlainStep):
         self._times.rows_came(greatest(batch.column(self._operator.column)))
         return (batch,)
 
-    def progress(self, incoming: Progress, waited: float) -> Progress:
+    def progress(self, incoming: EventTimeProgress, waited: float) -> EventTimeProgress:
         """Its own, but for the end of all data."""
-        return Progress(MOST) if incoming.watermark == MOST else self._times.progress(waited)
+        return EventTimeProgress(MOST) if incoming.watermark == MOST else self._times.progress(waited)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """The greatest time, where there was one."""

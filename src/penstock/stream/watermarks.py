@@ -34,19 +34,19 @@ _PROGRESS: Final = struct.Struct("<BBxxxxxxq")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EventTimeProgress:
     """Event time at one place: the watermark, and if the place waits for rows and so holds nobody back."""
 
     watermark: int = LEAST
     is_idle: bool = False
 
 
-def encode_progress(progress: Progress) -> bytes:
+def encode_progress(progress: EventTimeProgress) -> bytes:
     """The payload of the event that carries it."""
     return _PROGRESS.pack(_KIND, progress.is_idle, progress.watermark)
 
 
-def decode_progress(payload: bytes) -> Progress | None:
+def decode_progress(payload: bytes) -> EventTimeProgress | None:
     """Inverse of `encode_progress`; None for an event of another kind."""
     if payload[:1] != bytes((_KIND,)):
         return None
@@ -54,7 +54,7 @@ def decode_progress(payload: bytes) -> Progress | None:
         _, is_idle, watermark = _PROGRESS.unpack(payload)
     except struct.error as error:
         raise ProtocolError(f"a watermark of {len(payload)} bytes can't be read: {error}") from error
-    return Progress(watermark, bool(is_idle))
+    return EventTimeProgress(watermark, bool(is_idle))
 
 
 def least_watermark(states: Iterable[bytes | None]) -> int:
@@ -72,22 +72,22 @@ class InputWatermarks:
     """The watermarks of one task's channels, and what they make of the task's own."""
 
     def __init__(self, channels: int, restored: int = LEAST) -> None:
-        self._channels = [Progress() for _ in range(channels)]
+        self._channels = [EventTimeProgress() for _ in range(channels)]
         self._ended: set[int] = set()
         """Channels whose data has ended and goes on in no later run."""
-        self._progress = Progress(restored)
+        self._progress = EventTimeProgress(restored)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> EventTimeProgress:
         """Event time in front of the task's first operator."""
         return self._progress
 
-    def came(self, channel: int, progress: Progress) -> bool:
+    def came(self, channel: int, progress: EventTimeProgress) -> bool:
         """A watermark came on a channel; tell whether the task's own progress is another one now."""
         if channel in self._ended:
             raise ProtocolError(f"a watermark on channel {channel}, whose data has ended")
         before = self._channels[channel]
-        self._channels[channel] = Progress(max(before.watermark, progress.watermark), progress.is_idle)
+        self._channels[channel] = EventTimeProgress(max(before.watermark, progress.watermark), progress.is_idle)
         return self._update()
 
     def data_ended(self, channel: int, *, stopped: bool) -> bool:
@@ -104,7 +104,7 @@ class InputWatermarks:
         if holding and len(self._ended) < len(self._channels) and self._progress.watermark == MOST:
             raise AssertionError("all times have passed, and rows may still come")
 
-    def _open(self) -> list[Progress]:
+    def _open(self) -> list[EventTimeProgress]:
         return [each for channel, each in enumerate(self._channels) if channel not in self._ended]
 
     def _update(self) -> bool:
@@ -112,7 +112,7 @@ class InputWatermarks:
         holding = [each.watermark for each in still if not each.is_idle]
         # All idle: what one of them has passed, no other holds back. All ended: nothing comes any more.
         reached = min(holding) if holding else max((each.watermark for each in still), default=MOST)
-        now = Progress(max(self._progress.watermark, reached), bool(still) and not holding)
+        now = EventTimeProgress(max(self._progress.watermark, reached), bool(still) and not holding)
         changed, self._progress = now != self._progress, now
         return changed
 
@@ -145,10 +145,10 @@ class RowTimes:
         if greatest is not None and greatest > self._greatest:
             self._greatest = greatest
 
-    def progress(self, waited: float) -> Progress:
+    def progress(self, waited: float) -> EventTimeProgress:
         """Event time now; `waited` are the seconds in which the task has waited for rows since its begin."""
         if self._had_rows:
             self._had_rows, self._waits_since = False, waited
         is_idle = 0 < self._idle_after <= waited - self._waits_since
         watermark = LEAST if self._greatest == LEAST else max(LEAST, self._greatest - self._delay)
-        return Progress(watermark, is_idle)
+        return EventTimeProgress(watermark, is_idle)

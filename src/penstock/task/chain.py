@@ -13,7 +13,7 @@ from penstock.graph import Combine, Operator
 from penstock.operators.aggregate_operators import PartialAggregate
 from penstock.operators.cogroup import CoGroupApplyInArrow, CoGroupApplyInPandas
 from penstock.operators.functions import GroupApplyInArrow, GroupApplyInPandas, MapInArrow, MapInPandas
-from penstock.operators.loans import Keeps, Kept, Loan
+from penstock.operators.loans import Keeps, Loan, OwnRows
 from penstock.operators.verbs import Explode, Limit, Project, Where, Widen
 
 _FUNCTIONS = (MapInArrow, MapInPandas, GroupApplyInArrow, GroupApplyInPandas)
@@ -34,12 +34,12 @@ def chained(
     for operator in operators:
         if loan is not None and not isinstance(operator, _BATCH_BY_BATCH):
             read = frozenset(operator.spec.plan.columns()) if isinstance(operator, PartialAggregate) else None
-            chain.append(Kept(loan, read=read))
+            chain.append(OwnRows(loan, read=read))
             loan = None
         if isinstance(operator, _FUNCTIONS):
             loan = Loan()
             operator = replace(operator, loan=loan)  # noqa: PLW2901 - the same one, with a loan
         chain.append(operator)
     if loan is not None:
-        chain.append(Kept(loan, keeps))
+        chain.append(OwnRows(loan, keeps))
     return combine, chain

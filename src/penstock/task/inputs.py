@@ -23,7 +23,7 @@ from penstock.task.control import TaskControl
 _CANCEL_SECONDS = 0.5
 
 
-class Side:
+class InputSide:
     """The gates that are read as one, and how far they are; `ahead` is the first batch, if that was looked at."""
 
     def __init__(self, gates: Sequence[InputGate], control: TaskControl, metrics: MetricGroup | None) -> None:
@@ -64,8 +64,8 @@ class TaskInput:
         self._metrics = metrics
         self._gates = gates
         self._control = control
-        self._sides: list[Side] = []
-        self._needed: list[Side] = []
+        self._sides: list[InputSide] = []
+        self._needed: list[InputSide] = []
         self.idle_seconds = 0.0
 
     @property
@@ -88,13 +88,13 @@ class TaskInput:
         """
         pairs = list(zip(self._gates, side_of, strict=True))
         self._sides = [
-            Side([gate for gate, side in pairs if side == number], self._control, self._metrics)
+            InputSide([gate for gate, side in pairs if side == number], self._control, self._metrics)
             for number in range(count)
         ]
         self._needed = [self._sides[number] for number in needed]
         return [self._batches(side) for side in self._sides]
 
-    def _batches(self, side: Side) -> Iterator[pa.RecordBatch]:
+    def _batches(self, side: InputSide) -> Iterator[pa.RecordBatch]:
         while True:
             self._control.check_cancelled()
             if any(other.is_empty() for other in self._needed if other is not side):

@@ -44,12 +44,12 @@ pytest.register_assert_rewrite(
 from penstock.shuffle import PartitionKind  # noqa: E402 - assertions are rewritten at the import below
 from penstock.testing.conformance_answers import AnswerConformance  # noqa: E402
 from penstock.testing.conformance_data import DataConformance  # noqa: E402
-from penstock.testing.conformance_exchange import JOB, Exchange, ServiceUnderTest  # noqa: E402
+from penstock.testing.conformance_exchange import JOB, ConformanceExchange, ServiceUnderTest  # noqa: E402
 from penstock.testing.conformance_flow import FlowConformance  # noqa: E402
 from penstock.testing.conformance_hybrid import HybridConformance  # noqa: E402
 from penstock.testing.conformance_ranges import RangeConformance  # noqa: E402
 
-__all__ = ["JOB", "Exchange", "ServiceUnderTest", "ShuffleServiceConformance"]
+__all__ = ["JOB", "ConformanceExchange", "ServiceUnderTest", "ShuffleServiceConformance"]
 
 
 class ShuffleServiceConformance(
@@ -82,9 +82,9 @@ class ShuffleServiceConformance(
         return asyncio.run(coroutine)
 
     @pytest.fixture
-    def exchange(self, service: ServiceUnderTest) -> Iterator[Exchange]:
+    def exchange(self, service: ServiceUnderTest) -> Iterator[ConformanceExchange]:
         """The workbench, closed and counted after each test."""
-        workbench = Exchange(service, self.call)
+        workbench = ConformanceExchange(service, self.call)
         yield workbench
         workbench.close()
 

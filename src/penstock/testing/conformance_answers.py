@@ -16,11 +16,19 @@ from penstock.errors import (
     StaleError,
 )
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.testing.conformance_exchange import DATASET, JOB, Consumer, Exchange, Producer, Written, numbers
+from penstock.testing.conformance_exchange import (
+    DATASET,
+    JOB,
+    ConformanceExchange,
+    Consumer,
+    Producer,
+    WantedPartition,
+    numbers,
+)
 from penstock.testing.waiting import Running, wait_until
 
 
-def _finished(exchange: Exchange, written: Written, *values: int) -> Producer:
+def _finished(exchange: ConformanceExchange, written: WantedPartition, *values: int) -> Producer:
     producer = exchange.produce(written)
     producer.writer.write(numbers(*values), 0)
     producer.writer.finish()
@@ -39,35 +47,35 @@ class AnswerConformance:
     kinds: ClassVar[tuple[PartitionKind, ...]]
     request_timeout: float | None
 
-    def test_a_descriptor_names_attempt_and_host(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_descriptor_names_attempt_and_host(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """The master's descriptor carries the producer's attempt and survives a control message."""
         attempt = exchange.attempt(0)
-        descriptor = exchange.register(Written(kind), attempt)
+        descriptor = exchange.register(WantedPartition(kind), attempt)
         assert descriptor.partition == PartitionId(DATASET, 0, attempt.attempt)
         assert descriptor.kind is kind
         assert not descriptor.is_unknown
         assert ShuffleDescriptor.from_wire(descriptor.to_wire()) == descriptor
 
-    def test_nothing_is_taken_before_setup(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_nothing_is_taken_before_setup(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """Writers and gates that were only created occupy nothing, and can be closed."""
-        producer = exchange.prepare(Written(kind))
+        producer = exchange.prepare(WantedPartition(kind))
         consumer = exchange.plan_to_consume([(producer.descriptor, 0)])
         assert exchange.host("a").partitions_occupying_local_resources() == []
         producer.writer.close()
         consumer.gate.close()
         assert exchange.host("a").partitions_occupying_local_resources() == []
 
-    def test_a_gate_says_what_it_was_made_from(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_gate_says_what_it_was_made_from(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """`descriptor` answers before setup."""
-        producer = exchange.produce(Written(kind, subpartitions=3))
+        producer = exchange.produce(WantedPartition(kind, subpartitions=3))
         consumer = exchange.plan_to_consume([(producer.descriptor, 2)])
         assert consumer.gate.descriptor.channels[0].subpartition == 2
 
     def test_a_consumed_pipelined_partition_frees_itself(
-        self, exchange: Exchange, pipelined_kind: PartitionKind
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
     ) -> None:
         """When every subpartition was read to its end, the host holds nothing, without a release."""
-        producer = exchange.produce(Written(pipelined_kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(pipelined_kind, subpartitions=2))
         assert exchange.host("a").partitions_occupying_local_resources() == [producer.descriptor.partition]
         producer.writer.broadcast(numbers(1))
         producer.writer.finish()
@@ -78,10 +86,10 @@ class AnswerConformance:
             consumer.gate.close()
         exchange.wait_released("a")
 
-    def test_release_frees_what_was_never_read(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_release_frees_what_was_never_read(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """`release_partitions_locally` frees exactly the named partitions, again without harm, and ignores others."""
-        kept = _finished(exchange, Written(kind, index=0), 1)
-        gone = _finished(exchange, Written(kind, index=1), 2)
+        kept = _finished(exchange, WantedPartition(kind, index=0), 1)
+        gone = _finished(exchange, WantedPartition(kind, index=1), 2)
         view = exchange.host("a")
         unknown = PartitionId(DatasetId(JOB, 9), 0, 1)
         for _ in range(2):
@@ -91,15 +99,15 @@ class AnswerConformance:
         )
         assert exchange.consume([(kept.descriptor, 0)]).values() == [1]
 
-    def test_finished_data_outlives_its_writer(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_finished_data_outlives_its_writer(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A task may finish, close, and detach; its readers come later."""
-        producer = _finished(exchange, Written(kind), 1, 2, 3)
+        producer = _finished(exchange, WantedPartition(kind), 1, 2, 3)
         producer.environment.close()
         assert exchange.consume([(producer.descriptor, 0)]).values() == [1, 2, 3]
 
-    def test_closing_twice_is_closing_once(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_closing_twice_is_closing_once(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """`close` of writer, gate and environment is idempotent, also after an end that was read."""
-        producer = _finished(exchange, Written(kind), 1)
+        producer = _finished(exchange, WantedPartition(kind), 1)
         consumer = exchange.consume([(producer.descriptor, 0)])
         assert consumer.values() == [1]
         for _ in range(2):
@@ -109,10 +117,10 @@ class AnswerConformance:
             producer.environment.close()
 
     def test_a_blocking_partition_is_read_when_it_is_complete(
-        self, exchange: Exchange, blocking_kind: PartitionKind
+        self, exchange: ConformanceExchange, blocking_kind: PartitionKind
     ) -> None:
         """Before `finish` a reader waits; after it everything is there."""
-        producer = exchange.produce(Written(blocking_kind))
+        producer = exchange.produce(WantedPartition(blocking_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         producer.writer.write(numbers(1), 0)
         producer.writer.flush()
@@ -122,10 +130,10 @@ class AnswerConformance:
         assert consumer.values() == [1]
 
     def test_a_rereadable_partition_is_read_again_and_again(
-        self, exchange: Exchange, rereadable_kind: PartitionKind
+        self, exchange: ConformanceExchange, rereadable_kind: PartitionKind
     ) -> None:
         """The second and third reader get what the first got, also after one that ended early."""
-        producer = exchange.produce(Written(rereadable_kind))
+        producer = exchange.produce(WantedPartition(rereadable_kind))
         for n in range(5):
             producer.writer.write(numbers(n), 0)
         producer.writer.finish()
@@ -138,10 +146,10 @@ class AnswerConformance:
             consumer.gate.close()
 
     def test_a_rereadable_partition_has_several_readers_at_once(
-        self, exchange: Exchange, rereadable_kind: PartitionKind
+        self, exchange: ConformanceExchange, rereadable_kind: PartitionKind
     ) -> None:
         """Two readers in mid-data do not take rows from each other."""
-        producer = exchange.produce(Written(rereadable_kind))
+        producer = exchange.produce(WantedPartition(rereadable_kind))
         for n in range(50):
             producer.writer.write(numbers(*range(n * 100, n * 100 + 100)), 0)
         producer.writer.finish()
@@ -152,10 +160,10 @@ class AnswerConformance:
             assert first + rest == list(range(5_000))
 
     def test_a_rereadable_partition_stays_until_it_is_released(
-        self, exchange: Exchange, rereadable_kind: PartitionKind
+        self, exchange: ConformanceExchange, rereadable_kind: PartitionKind
     ) -> None:
         """Reading it to the end frees nothing; the release does, and readers are told so."""
-        producer = _finished(exchange, Written(rereadable_kind), 1)
+        producer = _finished(exchange, WantedPartition(rereadable_kind), 1)
         view = exchange.host("a")
         assert exchange.consume([(producer.descriptor, 0)]).values() == [1]
         assert view.partitions_occupying_local_resources() == [producer.descriptor.partition]
@@ -165,19 +173,19 @@ class AnswerConformance:
             exchange.consume([(producer.descriptor, 0)]).next()
 
     def test_a_persistent_partition_outlives_its_job(
-        self, exchange: Exchange, persistent_kind: PartitionKind
+        self, exchange: ConformanceExchange, persistent_kind: PartitionKind
     ) -> None:
         """When the master has been told that the job is over, readers still get all, as often as they like."""
         with exchange.job("persistent") as dataset:
-            producer = _finished(exchange, Written(persistent_kind, dataset=dataset), 1)
+            producer = _finished(exchange, WantedPartition(persistent_kind, dataset=dataset), 1)
         for _ in range(2):
             assert exchange.consume([(producer.descriptor, 0)]).values() == [1]
 
     def test_a_producers_failure_reaches_the_reader_with_its_cause(
-        self, exchange: Exchange, kind: PartitionKind
+        self, exchange: ConformanceExchange, kind: PartitionKind
     ) -> None:
         """Readers get ProducerFailedError that quotes the cause, in mid-data and when they come later."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         producer.writer.write(numbers(1), 0)
         producer.writer.flush()
@@ -188,36 +196,36 @@ class AnswerConformance:
                 _read_to_the_error(reader)
         exchange.wait_released("a")
 
-    def test_a_failure_wakes_a_waiting_reader(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_failure_wakes_a_waiting_reader(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A reader that waits for data hears of the failure without a timeout."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         task = Running(consumer.next)
         producer.writer.close(ValueError("no more"))
         assert isinstance(task.outcome(), ProducerFailedError)
 
-    def test_closing_without_finishing_is_a_failure(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_closing_without_finishing_is_a_failure(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A writer that just goes away never looks like a clean end."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         producer.writer.write(numbers(1), 0)
         producer.writer.close()
         with pytest.raises(ProducerFailedError):
             _read_to_the_error(consumer)
 
-    def test_a_released_partition_says_so(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_released_partition_says_so(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """Released on purpose is PartitionReleasedError, not lost and not failed."""
-        producer = _finished(exchange, Written(kind), 1)
+        producer = _finished(exchange, WantedPartition(kind), 1)
         exchange.host("a").release_partitions_locally([producer.descriptor.partition])
         exchange.wait_released("a")
         with pytest.raises(PartitionReleasedError):
             exchange.consume([(producer.descriptor, 0)]).next()
 
-    def test_a_lost_partition_says_so(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_lost_partition_says_so(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A partition whose host has vanished is PartitionLostError, for a reader at it and for a later one."""
-        producer = _finished(exchange, Written(kind, host="c"), 1)
+        producer = _finished(exchange, WantedPartition(kind, host="c"), 1)
         reading = exchange.consume([(producer.descriptor, 0)])
-        unfinished = exchange.produce(Written(kind, index=1, host="c"))
+        unfinished = exchange.produce(WantedPartition(kind, index=1, host="c"))
         waiting = exchange.consume([(unfinished.descriptor, 0)])
         exchange.lose("c")
         with pytest.raises(PartitionLostError):
@@ -226,32 +234,34 @@ class AnswerConformance:
         with pytest.raises(PartitionLostError):
             _read_to_the_error(exchange.consume([(producer.descriptor, 0)]))
 
-    def test_a_partition_nobody_produces_has_a_deadline(self, exchange: Exchange, own_deadline: float) -> None:
+    def test_a_partition_nobody_produces_has_a_deadline(
+        self, exchange: ConformanceExchange, own_deadline: float
+    ) -> None:
         """A registered partition without a writer becomes PartitionNotProducedError by itself, of every kind."""
         assert own_deadline > 0
-        wanted = [Written(kind, index=index) for index, kind in enumerate(self.kinds)]
+        wanted = [WantedPartition(kind, index=index) for index, kind in enumerate(self.kinds)]
         descriptors = [exchange.register(written, exchange.attempt(0, written.index)) for written in wanted]
         for consumer in [exchange.consume([(descriptor, 0)]) for descriptor in descriptors]:
             with pytest.raises(PartitionNotProducedError):
                 consumer.next()
 
-    def test_attempts_never_mix(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_attempts_never_mix(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A reader of the second attempt sees nothing of the first, which lives on beside it."""
-        first = exchange.produce(Written(kind))
+        first = exchange.produce(WantedPartition(kind))
         first.writer.write(numbers(1, 2, 3), 0)
         first.writer.flush()
-        second = _finished(exchange, Written(kind), 10, 20)
+        second = _finished(exchange, WantedPartition(kind), 10, 20)
         assert exchange.consume([(second.descriptor, 0)]).values() == [10, 20]
         first.writer.write(numbers(4), 0)
         first.writer.finish()
         assert exchange.consume([(first.descriptor, 0)]).values() == [1, 2, 3, 4]
 
     def test_a_channel_keeps_the_attempt_it_has_begun(
-        self, exchange: Exchange, pipelined_kind: PartitionKind
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
     ) -> None:
         """An update with another attempt, in mid-data, is refused or ignored, and never changes the source."""
-        first = exchange.produce(Written(pipelined_kind))
-        second = _finished(exchange, Written(pipelined_kind), 99)
+        first = exchange.produce(WantedPartition(pipelined_kind))
+        second = _finished(exchange, WantedPartition(pipelined_kind), 99)
         consumer = exchange.consume([(first.descriptor, 0)])
         first.writer.write(numbers(1), 0)
         first.writer.flush()
@@ -266,12 +276,14 @@ class AnswerConformance:
         first.writer.finish()
         assert consumer.values() == [2], f"the source changed in mid-data (update refused: {refused})"
 
-    def test_a_failed_attempt_does_not_spoil_the_next(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_failed_attempt_does_not_spoil_the_next(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """The partition of a new attempt is readable while the failed one's keeps its answer."""
-        failed = exchange.produce(Written(kind))
+        failed = exchange.produce(WantedPartition(kind))
         failed.writer.close(ValueError("first try"))
         failed.writer.close()
-        again = _finished(exchange, Written(kind), 7)
+        again = _finished(exchange, WantedPartition(kind), 7)
         assert exchange.consume([(again.descriptor, 0)]).values() == [7]
         with pytest.raises(ProducerFailedError, match="first try"):
             exchange.consume([(failed.descriptor, 0)]).next()

@@ -12,7 +12,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind
-from penstock.testing.conformance_exchange import Exchange, Written, ends_of, events_of, numbers, rows_of
+from penstock.testing.conformance_exchange import (
+    ConformanceExchange,
+    WantedPartition,
+    ends_of,
+    events_of,
+    numbers,
+    rows_of,
+)
 
 _DAY = dt.date(2024, 2, 29)
 _TIME = dt.datetime(2024, 2, 29, 12, 30, 15, 123456)  # noqa: DTZ001 - a timestamp without zone is a type too
@@ -66,11 +73,11 @@ class DataConformance:
     """Round trips. Mixed into `ShuffleServiceConformance`, which says what `kind` and `exchange` are."""
 
     @pytest.mark.parametrize("family", sorted(TYPES))
-    def test_every_arrow_type_survives(self, exchange: Exchange, kind: PartitionKind, family: str) -> None:
+    def test_every_arrow_type_survives(self, exchange: ConformanceExchange, kind: PartitionKind, family: str) -> None:
         """Values, nulls and types of each Arrow type arrive as written, whole and sliced."""
         columns = [pa.array(values, kind_of) for kind_of, values in TYPES[family]]
         batch = pa.record_batch(columns, names=[f"c{i}" for i in range(len(columns))])
-        producer = exchange.produce(Written(kind, batch.schema))
+        producer = exchange.produce(WantedPartition(kind, batch.schema))
         for written in (batch, batch.slice(1, 2), batch.slice(3)):
             producer.writer.write(written, 0)
         producer.writer.finish()
@@ -78,36 +85,40 @@ class DataConformance:
         expected = batch.to_pylist()
         assert rows == expected + expected[1:3] + expected[3:]
 
-    def test_dictionaries_may_differ_from_batch_to_batch(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_dictionaries_may_differ_from_batch_to_batch(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """Each batch is decoded with its own dictionary."""
         schema = pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))])
-        producer = exchange.produce(Written(kind, schema))
+        producer = exchange.produce(WantedPartition(kind, schema))
         for values in (["a", "b"], ["c"], ["b", None, "d"]):
             producer.writer.write(pa.record_batch([pa.array(values, schema.field(0).type)], schema=schema), 0)
         producer.writer.finish()
         rows = exchange.consume([(producer.descriptor, 0)], schema).rows(schema)
         assert [row["d"] for row in rows] == ["a", "b", "c", "b", None, "d"]
 
-    def test_order_is_kept_per_channel(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_order_is_kept_per_channel(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """Batches of one subpartition arrive in the order of their writing."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         for n in range(8):
             producer.writer.write(numbers(2 * n, 2 * n + 1), 0)
         producer.writer.finish()
         assert exchange.consume([(producer.descriptor, 0)]).values() == list(range(16))
 
-    def test_each_subpartition_gets_its_own_rows(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_each_subpartition_gets_its_own_rows(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A row is read by the reader of the subpartition it was written to, and by no other."""
-        producer = exchange.produce(Written(kind, subpartitions=3))
+        producer = exchange.produce(WantedPartition(kind, subpartitions=3))
         for n in range(9):
             producer.writer.write(numbers(n), n % 3)
         producer.writer.finish()
         read = [exchange.consume([(producer.descriptor, index)]).values() for index in range(3)]
         assert read == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
-    def test_a_broadcast_batch_reaches_every_subpartition(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_broadcast_batch_reaches_every_subpartition(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """All readers get all broadcast rows, in order with the rows that only they get."""
-        producer = exchange.produce(Written(kind, subpartitions=3))
+        producer = exchange.produce(WantedPartition(kind, subpartitions=3))
         producer.writer.write(numbers(1), 1)
         producer.writer.broadcast(numbers(10, 11))
         producer.writer.write(numbers(2), 1)
@@ -116,9 +127,9 @@ class DataConformance:
         read = [exchange.consume([(producer.descriptor, index)]).values() for index in range(3)]
         assert read == [[10, 11, 12], [1, 10, 11, 2, 12], [10, 11, 12]]
 
-    def test_one_gate_reads_many_producers(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_one_gate_reads_many_producers(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A gate gives each producer's rows under that producer's channel."""
-        producers = [exchange.produce(Written(kind, index=index)) for index in range(3)]
+        producers = [exchange.produce(WantedPartition(kind, index=index)) for index in range(3)]
         for index, producer in enumerate(producers):
             producer.writer.write(numbers(index, index + 10), 0)
             producer.writer.finish()
@@ -127,18 +138,18 @@ class DataConformance:
             rows = rows_of(item for item in received if item.channel == channel)
             assert [row["n"] for row in rows] == [channel, channel + 10]
 
-    def test_an_empty_partition_ends_without_rows(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_an_empty_partition_ends_without_rows(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A writer that wrote nothing gives its readers the end, not an error and not silence."""
-        producer = exchange.produce(Written(kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(kind, subpartitions=2))
         producer.writer.finish()
         for index in range(2):
             received = exchange.consume([(producer.descriptor, index)]).drain()
             assert rows_of(received) == []
             assert ends_of(received)[0].rows == 0
 
-    def test_batches_without_rows_are_no_end(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_batches_without_rows_are_no_end(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A batch of zero rows changes nothing for what follows it."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         for batch in (numbers(), numbers(1), numbers(), numbers(2), numbers()):
             producer.writer.write(batch, 0)
         producer.writer.finish()
@@ -146,10 +157,12 @@ class DataConformance:
         assert [row["n"] for row in rows_of(received)] == [1, 2]
         assert ends_of(received)[0].rows == 2
 
-    def test_batches_without_columns_keep_their_rows(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_batches_without_columns_keep_their_rows(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """A batch of zero columns still has a number of rows."""
         schema = pa.schema([])
-        producer = exchange.produce(Written(kind, schema))
+        producer = exchange.produce(WantedPartition(kind, schema))
         for count in (3, 4):
             producer.writer.write(numbers(*range(count)).select([]), 0)
         producer.writer.finish()
@@ -157,10 +170,12 @@ class DataConformance:
         assert sum(item.batch.num_rows for item in received if item.batch is not None) == 7
         assert ends_of(received)[0].rows == 7
 
-    def test_a_batch_larger_than_a_buffer_arrives_whole(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_batch_larger_than_a_buffer_arrives_whole(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """Three megabytes in one batch, between two small ones."""
         values = list(range(393_216))
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
 
         def write() -> None:
@@ -172,11 +187,11 @@ class DataConformance:
         with exchange.running(write):
             assert consumer.values() == [-1, *values, -2]
 
-    def test_one_row_may_be_larger_than_a_buffer(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_one_row_may_be_larger_than_a_buffer(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A single value of two megabytes spans buffers too."""
         schema = pa.schema([("s", pa.string())])
         text = "0123456789abcdef" * 131_072
-        producer = exchange.produce(Written(kind, schema))
+        producer = exchange.produce(WantedPartition(kind, schema))
         consumer = exchange.consume([(producer.descriptor, 0)], schema)
 
         def write() -> None:
@@ -186,9 +201,9 @@ class DataConformance:
         with exchange.running(write):
             assert [row["s"] for row in consumer.rows(schema)] == [text, "end"]
 
-    def test_many_small_batches_arrive(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_many_small_batches_arrive(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """Two thousand batches of one row each, over four subpartitions."""
-        producer = exchange.produce(Written(kind, subpartitions=4))
+        producer = exchange.produce(WantedPartition(kind, subpartitions=4))
         consumer = exchange.consume([(producer.descriptor, index) for index in range(4)])
 
         def write() -> None:
@@ -199,9 +214,9 @@ class DataConformance:
         with exchange.running(write):
             assert sorted(consumer.values()) == list(range(2_000))
 
-    def test_received_batches_outlive_the_gate(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_received_batches_outlive_the_gate(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A reader may keep batches: what arrives later, or closing the gate, does not change them."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
 
         def write() -> None:
@@ -216,10 +231,10 @@ class DataConformance:
         assert [row["n"] for row in rows_of(received)] == [n for n in range(200) for _ in range(1_000)]
 
     def test_the_end_comes_as_end_of_data_then_end_of_partition(
-        self, exchange: Exchange, kind: PartitionKind
+        self, exchange: ConformanceExchange, kind: PartitionKind
     ) -> None:
         """Each channel ends with both events in this order; after the last one the gate gives None for good."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         producer.writer.write(numbers(1), 0)
         producer.writer.finish()
         consumer = exchange.consume([(producer.descriptor, 0)])
@@ -229,9 +244,11 @@ class DataConformance:
         assert consumer.next() is None
         assert consumer.next(0) is None
 
-    def test_end_of_partition_counts_per_subpartition(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_end_of_partition_counts_per_subpartition(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """The figures are the subpartition's own, broadcast rows included."""
-        producer = exchange.produce(Written(kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(kind, subpartitions=2))
         producer.writer.write(numbers(1, 2, 3), 0)
         producer.writer.broadcast(numbers(4))
         producer.writer.finish()
@@ -240,7 +257,9 @@ class DataConformance:
         assert ends[0].bytes > ends[1].bytes > 0
         assert ends[0].checksum != ends[1].checksum
 
-    def test_the_checksum_does_not_depend_on_the_order(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_the_checksum_does_not_depend_on_the_order(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """The same batches in another order have the same figures; another value has another checksum.
 
         The batches are large, so that a service which merges small ones on the way leaves them as they are.
@@ -250,7 +269,7 @@ class DataConformance:
         another = numbers(*range(2 * size, 3 * size - 1), -1)
         ends = []
         for index, order in enumerate((batches, batches[::-1], [batches[0], batches[1], another])):
-            producer = exchange.produce(Written(kind, index=index))
+            producer = exchange.produce(WantedPartition(kind, index=index))
             for batch in order:
                 producer.writer.write(batch, 0)
                 producer.writer.flush()

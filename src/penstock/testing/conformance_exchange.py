@@ -55,7 +55,7 @@ _ATTEMPTS = itertools.count(100)
 """Numbers of attempts; none comes twice in a process, so that tests may share a service."""
 
 
-class Member(Protocol):
+class WriterOrGate(Protocol):
     """A writer or a gate."""
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ def ends_of(received: Iterable[Received]) -> dict[int, EndOfPartition]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WantedPartition:
     """The wish of a test: the kind, the schema, how many subpartitions, where, as which attempt's output."""
 
     kind: PartitionKind
@@ -296,7 +296,7 @@ class _Job:
         """Nobody waits for this."""
 
 
-class Exchange:
+class ConformanceExchange:
     """Makes producers and consumers of one test, and ends with nothing occupied."""
 
     def __init__(self, service: ServiceUnderTest, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
@@ -304,7 +304,7 @@ class Exchange:
         self._call = call
         self._hosts: dict[str, ShuffleEnvironment] = {}
         self._attached: list[ShuffleEnvironment] = []
-        self.members: list[Member] = []
+        self.members: list[WriterOrGate] = []
         """The members that `close` closes, twice."""
         self._descriptors: list[ShuffleDescriptor] = []
 
@@ -317,7 +317,7 @@ class Exchange:
         attempt = self.attempt(vertex, subtask)
         return OwnerContext(attempt, str(attempt), MetricGroup(str(attempt)))
 
-    def register(self, written: Written, attempt: AttemptId) -> ShuffleDescriptor:
+    def register(self, written: WantedPartition, attempt: AttemptId) -> ShuffleDescriptor:
         """Ask the master for a partition's descriptor."""
         partition = self.partition(written)
         self.host(written.host)
@@ -328,13 +328,17 @@ class Exchange:
         self._descriptors.append(descriptor)
         return descriptor
 
-    def produce(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
+    def produce(
+        self, written: WantedPartition, registered: tuple[AttemptId, ShuffleDescriptor] | None = None
+    ) -> Producer:
         """A writer that is set up, registered here unless it was before."""
         producer = self.prepare(written, registered)
         producer.writer.setup()
         return producer
 
-    def prepare(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
+    def prepare(
+        self, written: WantedPartition, registered: tuple[AttemptId, ShuffleDescriptor] | None = None
+    ) -> Producer:
         """A writer that is not set up yet."""
         attempt = self.attempt(0, written.index) if registered is None else registered[0]
         descriptor = self.register(written, attempt) if registered is None else registered[1]
@@ -414,6 +418,6 @@ class Exchange:
             environment.close()
 
     @staticmethod
-    def partition(written: Written) -> PartitionDescriptor:
+    def partition(written: WantedPartition) -> PartitionDescriptor:
         """The partition to be written."""
         return PartitionDescriptor(written.dataset, written.index, written.kind, written.subpartitions)

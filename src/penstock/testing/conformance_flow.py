@@ -12,7 +12,15 @@ import pytest
 
 from penstock.errors import TaskCancelledError
 from penstock.shuffle import PartitionKind, Received, ShuffleDescriptor
-from penstock.testing.conformance_exchange import DATASET, NUMBERS, Exchange, Producer, Written, ends_of, numbers
+from penstock.testing.conformance_exchange import (
+    DATASET,
+    NUMBERS,
+    ConformanceExchange,
+    Producer,
+    WantedPartition,
+    ends_of,
+    numbers,
+)
 from penstock.testing.waiting import DEADLINE, Running, wait_until
 
 ROWS_PER_BATCH = 512
@@ -24,23 +32,25 @@ class FlowConformance:
 
     clog_limit: int
 
-    def test_a_consumer_may_come_before_its_producer(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_consumer_may_come_before_its_producer(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """A gate set up before the writer exists gets everything once the writer is there."""
         attempt = exchange.attempt(0)
-        descriptor = exchange.register(Written(kind), attempt)
+        descriptor = exchange.register(WantedPartition(kind), attempt)
         consumer = exchange.consume([(descriptor, 0)])
         with pytest.raises(TimeoutError):
             consumer.next(0)
-        producer = exchange.produce(Written(kind), (attempt, descriptor))
+        producer = exchange.produce(WantedPartition(kind), (attempt, descriptor))
         producer.writer.write(numbers(1, 2), 0)
         producer.writer.finish()
         assert consumer.values() == [1, 2]
 
     def test_rows_arrive_while_the_producer_still_writes(
-        self, exchange: Exchange, pipelined_kind: PartitionKind
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
     ) -> None:
         """Flushed rows of a pipelined partition are readable before it is finished."""
-        producer = exchange.produce(Written(pipelined_kind))
+        producer = exchange.produce(WantedPartition(pipelined_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         for n in range(3):
             producer.writer.write(numbers(n), 0)
@@ -49,14 +59,16 @@ class FlowConformance:
         producer.writer.finish()
         assert consumer.values() == []
 
-    def test_an_unknown_producer_is_replaced_by_the_real_one(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_an_unknown_producer_is_replaced_by_the_real_one(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """A gate over one known and one unknown producer reads both once it is told."""
-        known = exchange.produce(Written(kind, index=0))
+        known = exchange.produce(WantedPartition(kind, index=0))
         known.writer.write(numbers(1), 0)
         known.writer.finish()
         placeholder = ShuffleDescriptor.unknown(DATASET, 1, known.descriptor.service, kind)
         consumer = exchange.consume([(known.descriptor, 0), (placeholder, 0)])
-        late = exchange.produce(Written(kind, index=1))
+        late = exchange.produce(WantedPartition(kind, index=1))
         late.writer.write(numbers(2), 0)
         late.writer.finish()
         assert consumer.environment.update_partition_info(consumer.owner.attempt, late.descriptor)
@@ -67,10 +79,10 @@ class FlowConformance:
         }
 
     def test_a_waiting_gate_is_told_its_producer_from_another_thread(
-        self, exchange: Exchange, kind: PartitionKind
+        self, exchange: ConformanceExchange, kind: PartitionKind
     ) -> None:
         """`update_partition_info` wakes a reader that already waits."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         producer.writer.write(numbers(5), 0)
         producer.writer.finish()
         placeholder = ShuffleDescriptor.unknown(DATASET, 0, producer.descriptor.service, kind)
@@ -86,9 +98,9 @@ class FlowConformance:
         assert consumer.environment.update_partition_info(consumer.owner.attempt, producer.descriptor)
         assert task.join() == [5]
 
-    def test_a_closed_gate_takes_no_update(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_closed_gate_takes_no_update(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """`update_partition_info` says False where the gate is gone, and for a consumer that never was."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         producer.writer.finish()
         placeholder = ShuffleDescriptor.unknown(DATASET, 0, producer.descriptor.service, kind)
         consumer = exchange.consume([(placeholder, 0)])
@@ -96,9 +108,9 @@ class FlowConformance:
         assert not consumer.environment.update_partition_info(consumer.owner.attempt, producer.descriptor)
         assert not consumer.environment.update_partition_info(exchange.attempt(1), producer.descriptor)
 
-    def test_next_keeps_its_timeout(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_next_keeps_its_timeout(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """An empty gate answers a poll and a timeout with TimeoutError, and works afterwards."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         for timeout in (0, 0.02):
             with pytest.raises(TimeoutError):
@@ -107,9 +119,9 @@ class FlowConformance:
         producer.writer.finish()
         assert consumer.values() == [1]
 
-    def test_a_gate_that_is_only_polled_gets_all(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_gate_that_is_only_polled_gets_all(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """`next(0)` gives what has come, so a reader that never waits gets everything."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         producer.writer.write(numbers(1, 2), 0)
         producer.writer.finish()
         consumer = exchange.consume([(producer.descriptor, 0)])
@@ -123,9 +135,11 @@ class FlowConformance:
         wait_until(is_read, "the end of what is polled")
         assert [item.batch.to_pydict()["n"] for item in found if item and item.batch is not None] == [[1, 2]]
 
-    def test_a_clogged_reader_stops_the_writer(self, exchange: Exchange, bounded_kind: PartitionKind) -> None:
+    def test_a_clogged_reader_stops_the_writer(
+        self, exchange: ConformanceExchange, bounded_kind: PartitionKind
+    ) -> None:
         """Without a reading consumer there is no room left within the bound, and there is again when it reads."""
-        producer = exchange.produce(Written(bounded_kind))
+        producer = exchange.produce(WantedPartition(bounded_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         count = self._clog(producer)
         assert count * BATCH_BYTES < self.clog_limit, "nothing stopped the writer"
@@ -135,10 +149,10 @@ class FlowConformance:
         assert ends_of(received)[0].rows == count * ROWS_PER_BATCH
 
     def test_a_blocked_write_goes_on_when_the_reader_reads(
-        self, exchange: Exchange, pipelined_kind: PartitionKind
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
     ) -> None:
         """Far more than the bound goes through, none of it lost or doubled."""
-        producer = exchange.produce(Written(pipelined_kind))
+        producer = exchange.produce(WantedPartition(pipelined_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         clogged = threading.Event()
         beyond = 100
@@ -157,10 +171,10 @@ class FlowConformance:
         assert ends_of(received)[0].rows == ROWS_PER_BATCH * int(str(task.join()))
 
     def test_a_spilling_partition_never_stops_its_writer(
-        self, exchange: Exchange, rereadable_kind: PartitionKind
+        self, exchange: ConformanceExchange, rereadable_kind: PartitionKind
     ) -> None:
         """A partition that keeps its data takes more than any bound of memory without a reader."""
-        producer = exchange.produce(Written(rereadable_kind))
+        producer = exchange.produce(WantedPartition(rereadable_kind))
         batches = 2 * self.clog_limit // (64 * BATCH_BYTES)
         batch = numbers(*range(64 * ROWS_PER_BATCH))
 
@@ -173,9 +187,11 @@ class FlowConformance:
         received = exchange.consume([(producer.descriptor, 0)]).drain()
         assert ends_of(received)[0].rows == batches * batch.num_rows
 
-    def test_cancel_wakes_a_blocked_writer(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+    def test_cancel_wakes_a_blocked_writer(
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
+    ) -> None:
         """A task that waits for a buffer and is told to stop gets TaskCancelledError."""
-        producer = exchange.produce(Written(pipelined_kind))
+        producer = exchange.produce(WantedPartition(pipelined_kind))
         exchange.consume([(producer.descriptor, 0)])
         clogged = threading.Event()
 
@@ -190,9 +206,9 @@ class FlowConformance:
         exchange.cancel(producer.owner)
         assert isinstance(task.outcome(), TaskCancelledError)
 
-    def test_cancel_wakes_a_waiting_reader(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_cancel_wakes_a_waiting_reader(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """A task that waits for input and is told to stop gets TaskCancelledError."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         about_to_wait = threading.Event()
 
@@ -205,9 +221,9 @@ class FlowConformance:
         exchange.cancel(consumer.owner)
         assert isinstance(task.outcome(), TaskCancelledError)
 
-    def test_a_consumer_may_end_early(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_consumer_may_end_early(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """When the gate is closed in mid-data, the producer's further writes are dropped and never block."""
-        producer = exchange.produce(Written(kind))
+        producer = exchange.produce(WantedPartition(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         producer.writer.write(numbers(1), 0)
         producer.writer.flush()
@@ -216,9 +232,11 @@ class FlowConformance:
         consumer.gate.close()
         self._write_beyond_the_bound(producer, 0)
 
-    def test_one_consumer_may_end_before_the_others(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+    def test_one_consumer_may_end_before_the_others(
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
+    ) -> None:
         """The readers of other subpartitions still get all their rows, broadcast ones included."""
-        producer = exchange.produce(Written(pipelined_kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(pipelined_kind, subpartitions=2))
         stays = exchange.consume([(producer.descriptor, 0)])
         leaves = exchange.consume([(producer.descriptor, 1)])
         leaves.gate.close()
@@ -232,9 +250,9 @@ class FlowConformance:
         with exchange.running(write):
             assert stays.values() == [value for n in range(300) for value in (n, 1_000 + n)]
 
-    def test_no_channel_starves(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+    def test_no_channel_starves(self, exchange: ConformanceExchange, pipelined_kind: PartitionKind) -> None:
         """Of several clogged channels none is read empty before the others have been served."""
-        producers = [exchange.produce(Written(pipelined_kind, index=index)) for index in range(3)]
+        producers = [exchange.produce(WantedPartition(pipelined_kind, index=index)) for index in range(3)]
         consumer = exchange.consume([(producer.descriptor, 0) for producer in producers])
         queued = [self._clog(producer) for producer in producers]
         served: Counter[int] = Counter()
@@ -249,9 +267,9 @@ class FlowConformance:
         for writer in writers:
             writer.join()
 
-    def test_a_gate_takes_many_channels(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_a_gate_takes_many_channels(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """Sixteen subpartitions of four producers through one gate."""
-        producers = [exchange.produce(Written(kind, index=index, subpartitions=16)) for index in range(4)]
+        producers = [exchange.produce(WantedPartition(kind, index=index, subpartitions=16)) for index in range(4)]
         for index, producer in enumerate(producers):
             producer.writer.broadcast(numbers(index))
             producer.writer.finish()
@@ -262,16 +280,18 @@ class FlowConformance:
             [0, 1, 2, 3] * 16
         )
 
-    def test_one_host_may_read_its_own_partition(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_one_host_may_read_its_own_partition(self, exchange: ConformanceExchange, kind: PartitionKind) -> None:
         """Producer and consumer beside the same environment."""
-        producer = exchange.produce(Written(kind, host="a"))
+        producer = exchange.produce(WantedPartition(kind, host="a"))
         producer.writer.write(numbers(1, 2), 0)
         producer.writer.finish()
         assert exchange.consume([(producer.descriptor, 0)], NUMBERS, "a").values() == [1, 2]
 
-    def test_resuming_does_not_disturb_the_rows(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+    def test_resuming_does_not_disturb_the_rows(
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
+    ) -> None:
         """Resuming a channel that is not blocked leaves the data alone."""
-        producer = exchange.produce(Written(pipelined_kind))
+        producer = exchange.produce(WantedPartition(pipelined_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         for n in range(3):
             producer.writer.write(numbers(n), 0)

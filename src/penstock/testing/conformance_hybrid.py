@@ -13,10 +13,10 @@ import pytest
 from penstock.errors import PartitionError, ProducerFailedError
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind
 from penstock.testing.conformance_exchange import (
+    ConformanceExchange,
     Consumer,
-    Exchange,
     Producer,
-    Written,
+    WantedPartition,
     ends_of,
     events_of,
     numbers,
@@ -37,10 +37,10 @@ class HybridConformance:
 
     @pytest.mark.parametrize("host", HOSTS)
     def test_hybrid_rows_arrive_while_the_producer_still_writes(
-        self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
+        self, exchange: ConformanceExchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
         """Flushed rows are readable before the partition is finished."""
-        producer = exchange.produce(Written(hybrid_kind))
+        producer = exchange.produce(WantedPartition(hybrid_kind))
         consumer = exchange.consume([(producer.descriptor, 0)], host=host)
         for n in range(20):
             producer.writer.write(numbers(n), 0)
@@ -51,10 +51,10 @@ class HybridConformance:
 
     @pytest.mark.parametrize("host", HOSTS)
     def test_a_hybrid_producer_never_waits_for_its_readers(
-        self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
+        self, exchange: ConformanceExchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
         """With one reader that stands still and one that never comes, more is written than any memory holds."""
-        producer = exchange.produce(Written(hybrid_kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(hybrid_kind, subpartitions=2))
         consumer = exchange.consume([(producer.descriptor, 0)], host=host)
         count = self._write_much(producer)
         late = exchange.consume([(producer.descriptor, 1)], host=host)
@@ -63,10 +63,10 @@ class HybridConformance:
 
     @pytest.mark.parametrize("host", HOSTS)
     def test_hybrid_data_is_consumed_while_more_of_it_is_written(
-        self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
+        self, exchange: ConformanceExchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
         """Readers that run beside the producer get each row once and in order, from wherever it is by then."""
-        producer = exchange.produce(Written(hybrid_kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(hybrid_kind, subpartitions=2))
         consumers = [exchange.consume([(producer.descriptor, index)], host=host) for index in range(2)]
         readers = [Running(lambda consumer=consumer: _large_rows(consumer)) for consumer in consumers]  # type: ignore[misc]
         count = self._write_much(producer)
@@ -74,10 +74,10 @@ class HybridConformance:
 
     @pytest.mark.parametrize("host", HOSTS)
     def test_hybrid_broadcasts_reach_all_readers_among_their_own_rows(
-        self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
+        self, exchange: ConformanceExchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
         """Rows for all and rows for one keep their order for each reader, early or late."""
-        producer = exchange.produce(Written(hybrid_kind, subpartitions=3))
+        producer = exchange.produce(WantedPartition(hybrid_kind, subpartitions=3))
         early = exchange.consume([(producer.descriptor, 0)], host=host)
         for n in range(60):
             producer.writer.write(numbers(*[n] * 5_000), n % 3)
@@ -92,11 +92,11 @@ class HybridConformance:
 
     @pytest.mark.parametrize("host", HOSTS)
     def test_a_hybrid_range_is_read_as_one_subpartition(
-        self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
+        self, exchange: ConformanceExchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
         """Begun before the producer's end or after it: one EndOfData, one EndOfPartition with the sums."""
         for index, begins_early in enumerate((True, False)):
-            producer = exchange.produce(Written(hybrid_kind, subpartitions=5, index=index))
+            producer = exchange.produce(WantedPartition(hybrid_kind, subpartitions=5, index=index))
             consumer = exchange.consume([(producer.descriptor, 1, 3)], host=host) if begins_early else None
             for n in range(50):
                 producer.writer.write(numbers(n), n % 5)
@@ -110,10 +110,10 @@ class HybridConformance:
             assert ends_of(received)[0].rows == len(expected)
 
     def test_a_kept_hybrid_partition_is_read_again_behind_its_spilling(
-        self, exchange: Exchange, kept_kind: PartitionKind
+        self, exchange: ConformanceExchange, kept_kind: PartitionKind
     ) -> None:
         """Much data, several readers at once, one that ended early, and one that comes when all others have it."""
-        producer = exchange.produce(Written(kept_kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(kept_kind, subpartitions=2))
         early = exchange.consume([(producer.descriptor, 0)])
         count = self._write_much(producer)
         producer.writer.close()
@@ -129,10 +129,10 @@ class HybridConformance:
 
     @pytest.mark.parametrize("host", HOSTS)
     def test_a_selective_partition_has_one_reader_for_each_subpartition(
-        self, exchange: Exchange, selective_kind: PartitionKind, host: str
+        self, exchange: ConformanceExchange, selective_kind: PartitionKind, host: str
     ) -> None:
         """A second one is refused, while the first reads and when it has left; the others are not disturbed."""
-        producer = exchange.produce(Written(selective_kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(selective_kind, subpartitions=2))
         consumer = exchange.consume([(producer.descriptor, 0)], host=host)
         producer.writer.write(numbers(1), 0)
         producer.writer.write(numbers(2), 1)
@@ -147,10 +147,10 @@ class HybridConformance:
         assert exchange.consume([(producer.descriptor, 1)], host=host).values() == [2]
 
     def test_a_consumed_selective_partition_frees_itself(
-        self, exchange: Exchange, selective_kind: PartitionKind
+        self, exchange: ConformanceExchange, selective_kind: PartitionKind
     ) -> None:
         """When every subpartition was read to its end, the host holds nothing, without a release."""
-        producer = exchange.produce(Written(selective_kind, subpartitions=2))
+        producer = exchange.produce(WantedPartition(selective_kind, subpartitions=2))
         producer.writer.broadcast(numbers(1))
         producer.writer.finish()
         producer.writer.close()
@@ -162,10 +162,10 @@ class HybridConformance:
 
     @pytest.mark.parametrize("host", HOSTS)
     def test_a_hybrid_producer_that_fails_in_mid_write_fails_its_readers(
-        self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
+        self, exchange: ConformanceExchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
         """Wherever the data is by then, the reader gets the cause and never an end."""
-        producer = exchange.produce(Written(hybrid_kind))
+        producer = exchange.produce(WantedPartition(hybrid_kind))
         consumer = exchange.consume([(producer.descriptor, 0)], host=host)
         for n in range(40):
             producer.writer.write(numbers(*[n] * ROWS), 0)
@@ -176,9 +176,11 @@ class HybridConformance:
             consumer.drain()
         exchange.wait_released("a")
 
-    def test_hybrid_sizes_are_told_when_it_is_finished(self, exchange: Exchange, hybrid_kind: PartitionKind) -> None:
+    def test_hybrid_sizes_are_told_when_it_is_finished(
+        self, exchange: ConformanceExchange, hybrid_kind: PartitionKind
+    ) -> None:
         """`finish` gives the bytes that the readers' ends count."""
-        producer = exchange.produce(Written(hybrid_kind, subpartitions=3))
+        producer = exchange.produce(WantedPartition(hybrid_kind, subpartitions=3))
         producer.writer.write(numbers(1, 2, 3), 0)
         producer.writer.write(numbers(4), 2)
         sizes = list(producer.writer.finish().sizes)
@@ -186,7 +188,9 @@ class HybridConformance:
         assert sizes == [ends_of(received)[sub].bytes for sub in range(3)]
         assert sizes[0] > 0 == sizes[1]
 
-    def test_fingerprints_tell_attempts_with_other_data_apart(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_fingerprints_tell_attempts_with_other_data_apart(
+        self, exchange: ConformanceExchange, kind: PartitionKind
+    ) -> None:
         """Same batches, same number, in any order within a subpartition; other rows or places, another."""
         plain = [(numbers(1, 2), 0), (numbers(3), 1), (numbers(4), 0)]
         moved = [(numbers(1, 2), 1), (numbers(3), 0), (numbers(4), 1)]
@@ -196,8 +200,10 @@ class HybridConformance:
         assert len(set(found)) == 4
         assert all(0 < number < 1 << 63 for number in found)
 
-    def _fingerprint(self, exchange: Exchange, kind: PartitionKind, parts: list[tuple[pa.RecordBatch, int]]) -> int:
-        producer = exchange.produce(Written(kind, subpartitions=2))
+    def _fingerprint(
+        self, exchange: ConformanceExchange, kind: PartitionKind, parts: list[tuple[pa.RecordBatch, int]]
+    ) -> int:
+        producer = exchange.produce(WantedPartition(kind, subpartitions=2))
         for batch, subpartition in parts:
             producer.writer.write(batch, subpartition)
         return producer.writer.finish().fingerprint

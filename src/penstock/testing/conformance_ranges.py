@@ -11,14 +11,22 @@ import pytest
 
 from penstock.errors import PartitionError, PartitionReleasedError, ProtocolError
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind
-from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, events_of, numbers, rows_of
+from penstock.testing.conformance_exchange import (
+    ConformanceExchange,
+    Producer,
+    WantedPartition,
+    ends_of,
+    events_of,
+    numbers,
+    rows_of,
+)
 
 SUBPARTITIONS = 7
 HOSTS = ("b", "a")
 """A reader elsewhere, and one beside its producer."""
 
 
-def _write(exchange: Exchange, written: Written) -> Producer:
+def _write(exchange: ConformanceExchange, written: WantedPartition) -> Producer:
     """Rows `100 * subpartition + k` in several turns, subpartition 3 without any."""
     producer = exchange.produce(written)
     for turn in range(3):
@@ -37,9 +45,11 @@ def _rows(first: int, count: int) -> list[int]:
 class RangeConformance:
     """Ranges, re-reading, sizes. Mixed into `ShuffleServiceConformance`, which says what `blocking_kind` is."""
 
-    def test_a_range_is_read_as_one_subpartition(self, exchange: Exchange, blocking_kind: PartitionKind) -> None:
+    def test_a_range_is_read_as_one_subpartition(
+        self, exchange: ConformanceExchange, blocking_kind: PartitionKind
+    ) -> None:
         """Every cut of a partition into ranges gives each row once, in order of writing per subpartition."""
-        producer = _write(exchange, Written(blocking_kind, subpartitions=SUBPARTITIONS))
+        producer = _write(exchange, WantedPartition(blocking_kind, subpartitions=SUBPARTITIONS))
         ranges = [(0, 1), (1, 2), (3, 1), (4, 3), (0, SUBPARTITIONS)]
         for host in HOSTS:
             consumer = exchange.consume([(producer.descriptor, *each) for each in ranges], host=host)
@@ -51,9 +61,11 @@ class RangeConformance:
                     own = [value for value in found if value // 100 == subpartition]
                     assert own == sorted(own), f"subpartition {subpartition} of the range {each} is out of order"
 
-    def test_a_range_has_one_end_with_the_sums(self, exchange: Exchange, blocking_kind: PartitionKind) -> None:
+    def test_a_range_has_one_end_with_the_sums(
+        self, exchange: ConformanceExchange, blocking_kind: PartitionKind
+    ) -> None:
         """One EndOfData, one EndOfPartition; rows, bytes and checksum are those of its subpartitions added up."""
-        producer = _write(exchange, Written(blocking_kind, subpartitions=SUBPARTITIONS))
+        producer = _write(exchange, WantedPartition(blocking_kind, subpartitions=SUBPARTITIONS))
         channels = [*((producer.descriptor, sub, 1) for sub in range(1, 6)), (producer.descriptor, 1, 5)]
         for host in HOSTS:
             received = exchange.consume(channels, host=host).drain()
@@ -64,9 +76,11 @@ class RangeConformance:
             assert whole.checksum == sum(end.checksum for end in parts) % (1 << 64)
             assert [type(event) for event in events_of(received, 5)] == [EndOfData, EndOfPartition]
 
-    def test_sizes_are_told_when_it_is_finished(self, exchange: Exchange, blocking_kind: PartitionKind) -> None:
+    def test_sizes_are_told_when_it_is_finished(
+        self, exchange: ConformanceExchange, blocking_kind: PartitionKind
+    ) -> None:
         """`finish` gives the bytes that the readers' ends count."""
-        producer = exchange.produce(Written(blocking_kind, subpartitions=3))
+        producer = exchange.produce(WantedPartition(blocking_kind, subpartitions=3))
         producer.writer.write(numbers(1, 2, 3), 0)
         producer.writer.write(numbers(4), 2)
         sizes = list(producer.writer.finish().sizes)
@@ -76,10 +90,10 @@ class RangeConformance:
         assert sizes[1] == 0
 
     def test_broadcast_rows_are_in_every_subpartition_of_a_range(
-        self, exchange: Exchange, blocking_kind: PartitionKind
+        self, exchange: ConformanceExchange, blocking_kind: PartitionKind
     ) -> None:
         """A range holds a broadcast row as often as it has subpartitions, as its figures say."""
-        producer = exchange.produce(Written(blocking_kind, subpartitions=4))
+        producer = exchange.produce(WantedPartition(blocking_kind, subpartitions=4))
         producer.writer.write(numbers(1), 1)
         producer.writer.broadcast(numbers(7, 8))
         producer.writer.write(numbers(2), 1)
@@ -90,10 +104,10 @@ class RangeConformance:
             assert ends_of(received)[0].rows == 8
 
     def test_ranges_that_overlap_are_read_at_once_and_again(
-        self, exchange: Exchange, blocking_kind: PartitionKind
+        self, exchange: ConformanceExchange, blocking_kind: PartitionKind
     ) -> None:
         """Several gates in mid-data, one that ends early, and a later one: each gets all of its range."""
-        producer = _write(exchange, Written(blocking_kind, subpartitions=SUBPARTITIONS))
+        producer = _write(exchange, WantedPartition(blocking_kind, subpartitions=SUBPARTITIONS))
         cuts = [(0, 4), (2, 5), (0, SUBPARTITIONS)]
         consumers = [exchange.consume([(producer.descriptor, *cut)], host=host) for cut in cuts for host in HOSTS]
         early = exchange.consume([(producer.descriptor, 0, SUBPARTITIONS)])
@@ -106,10 +120,10 @@ class RangeConformance:
         assert sorted(exchange.consume([(producer.descriptor, 1, 2)]).values()) == _rows(1, 2)
 
     def test_empty_released_and_not_there_are_told_apart(
-        self, exchange: Exchange, blocking_kind: PartitionKind
+        self, exchange: ConformanceExchange, blocking_kind: PartitionKind
     ) -> None:
         """A range without rows is an end, one beyond the last subpartition an error; after the release it is gone."""
-        producer = exchange.produce(Written(blocking_kind, subpartitions=SUBPARTITIONS))
+        producer = exchange.produce(WantedPartition(blocking_kind, subpartitions=SUBPARTITIONS))
         producer.writer.write(numbers(1), 0)
         producer.writer.finish()
         for host in HOSTS:
@@ -125,18 +139,18 @@ class RangeConformance:
                 exchange.consume([(producer.descriptor, 2, 5)], host=host).next()
 
     def test_a_pipelined_partition_has_no_sizes_and_no_ranges(
-        self, exchange: Exchange, pipelined_kind: PartitionKind
+        self, exchange: ConformanceExchange, pipelined_kind: PartitionKind
     ) -> None:
         """A partition that is read while it is written goes to one reader per subpartition."""
-        producer = exchange.produce(Written(pipelined_kind, subpartitions=3))
+        producer = exchange.produce(WantedPartition(pipelined_kind, subpartitions=3))
         for host in HOSTS:
             with pytest.raises((PartitionError, ProtocolError), match="pipelined"):
                 exchange.consume([(producer.descriptor, 0, 2)], host=host).next()
         producer.writer.finish()
 
-    def test_much_data_is_read_in_ranges(self, exchange: Exchange, blocking_kind: PartitionKind) -> None:
+    def test_much_data_is_read_in_ranges(self, exchange: ConformanceExchange, blocking_kind: PartitionKind) -> None:
         """Sixteen megabytes over forty subpartitions, read by gates of four ranges."""
-        producer = exchange.produce(Written(blocking_kind, subpartitions=40))
+        producer = exchange.produce(WantedPartition(blocking_kind, subpartitions=40))
         batch = numbers(*range(4096))
         for n in range(512):
             producer.writer.write(batch, n % 40)

@@ -32,18 +32,18 @@ from penstock.shuffle.splits import ALL
 from penstock.testing.conformance_exchange import (
     DATASET,
     NUMBERS,
+    ConformanceExchange,
     Consumer,
-    Exchange,
     Producer,
     Source,
-    Written,
+    WantedPartition,
     numbers,
 )
 from penstock.testing.waiting import DEADLINE
 
 TEXTS = pa.schema([("text", pa.string())])
 PIPELINED = PartitionKind.PIPELINED_BOUNDED
-STREAM = Written(PIPELINED, is_stream=True)
+STREAM = WantedPartition(PIPELINED, is_stream=True)
 Thing = list[int] | Event
 """The things that a test compares: the numbers of a batch, or an event."""
 
@@ -60,18 +60,22 @@ def payloads(received: Iterable[Received]) -> list[tuple[int, bytes]]:
 
 
 class Workbench(Protocol):
-    """The part of an `Exchange` that `Streams` uses."""
+    """The part of an `ConformanceExchange` that `Streams` uses."""
 
     def attempt(self, vertex: int, subtask: int = 0) -> AttemptId:
         """A fresh attempt."""
 
-    def register(self, written: Written, attempt: AttemptId) -> ShuffleDescriptor:
+    def register(self, written: WantedPartition, attempt: AttemptId) -> ShuffleDescriptor:
         """A partition's descriptor."""
 
-    def produce(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
+    def produce(
+        self, written: WantedPartition, registered: tuple[AttemptId, ShuffleDescriptor] | None = None
+    ) -> Producer:
         """A writer that is set up."""
 
-    def prepare(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
+    def prepare(
+        self, written: WantedPartition, registered: tuple[AttemptId, ShuffleDescriptor] | None = None
+    ) -> Producer:
         """A writer that is not set up yet."""
 
     def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS, host: str = "b") -> Consumer:
@@ -79,21 +83,23 @@ class Workbench(Protocol):
 
 
 class Streams:
-    """Makes the producers and consumers of one test, on an `Exchange`, which ends them."""
+    """Makes the producers and consumers of one test, on an `ConformanceExchange`, which ends them."""
 
     def __init__(self, exchange: Workbench, host: str) -> None:
         self._exchange = exchange
         self._host = host
 
-    def produce(self, written: Written = STREAM) -> Producer:
+    def produce(self, written: WantedPartition = STREAM) -> Producer:
         """A writer that is set up, with room."""
         return self._exchange.produce(written)
 
-    def prepare(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
+    def prepare(
+        self, written: WantedPartition, registered: tuple[AttemptId, ShuffleDescriptor] | None = None
+    ) -> Producer:
         """A writer that is not set up yet."""
         return self._exchange.prepare(written, registered)
 
-    def register(self, written: Written) -> tuple[AttemptId, ShuffleDescriptor]:
+    def register(self, written: WantedPartition) -> tuple[AttemptId, ShuffleDescriptor]:
         """A partition whose writer comes later."""
         attempt = self._exchange.attempt(0, written.index)
         return attempt, self._exchange.register(written, attempt)
@@ -114,7 +120,7 @@ class StreamConformance:
     clog_limit: int
 
     @pytest.fixture(params=["a", "b"], ids=["same host", "other host"])
-    def streams(self, exchange: Exchange, request: pytest.FixtureRequest) -> Streams:
+    def streams(self, exchange: ConformanceExchange, request: pytest.FixtureRequest) -> Streams:
         """The workbench, whose readers are on the writers' host or on another."""
         return Streams(exchange, request.param)
 
@@ -362,7 +368,7 @@ class StreamConformance:
         producer.end()
         consumer.drain()
 
-    def test_a_cancelled_task_hears_it_where_it_waits(self, streams: Streams, exchange: Exchange) -> None:
+    def test_a_cancelled_task_hears_it_where_it_waits(self, streams: Streams, exchange: ConformanceExchange) -> None:
         """Consumer and producer."""
         producer, consumer = streams.pair()
         for member in (consumer, producer):

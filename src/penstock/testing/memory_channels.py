@@ -28,7 +28,7 @@ from penstock.testing.memory_partition import MemoryPartition, Stored
 from penstock.testing.memory_registry import MemoryRegistry
 
 
-class Channel:
+class MemoryChannel:
     """One input channel: which partition it reads, how far it is, and what it has counted.
 
     A range is read one subpartition after the other; their ends are summed, and come once, after the last.
@@ -152,7 +152,7 @@ class GateChannels:
 
     def __init__(self, context: GateContext, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
         self.environment = context.host.environment
-        self.all = [Channel(index, channel) for index, channel in enumerate(descriptor.channels)]
+        self.all = [MemoryChannel(index, channel) for index, channel in enumerate(descriptor.channels)]
         self.open = deque(self.all)
         self._registry = context.registry
         self._owner = owner
@@ -162,7 +162,7 @@ class GateChannels:
     def __str__(self) -> str:
         return self._lifecycle.name
 
-    def __getitem__(self, index: int) -> Channel:
+    def __getitem__(self, index: int) -> MemoryChannel:
         if not 0 <= index < len(self.all):
             raise IndexError(f"{self} has no channel {index}: it has {len(self.all)}")
         return self.all[index]
@@ -194,7 +194,7 @@ class GateChannels:
         if self._lifecycle.state is not GateState.OPEN:
             raise PenstockError(f"{self} is {self._lifecycle.state.value}: it gives data between setup and close")
 
-    def take(self, wanted: Container[int] | None = None) -> tuple[Channel, Stored] | None:
+    def take(self, wanted: Container[int] | None = None) -> tuple[MemoryChannel, Stored] | None:
         """The next entry of any channel, or of these, counted; IncompleteDataError where sums differ at an end."""
         for _ in range(len(self.open)):
             channel = self.open[0]
@@ -205,7 +205,7 @@ class GateChannels:
                 return channel, stored
         return None
 
-    def account(self, channel: Channel, stored: Stored) -> None:
+    def account(self, channel: MemoryChannel, stored: Stored) -> None:
         """Count what was taken of a channel; IncompleteDataError where sums differ at the place of an end."""
         ends: list[EpochEnd] | list[EndOfPartition] = []
         if stored.event is None:
@@ -221,7 +221,7 @@ class GateChannels:
         for end in ends:
             self._compare(channel, end)
 
-    def _compare(self, channel: Channel, event: EndOfPartition | EpochEnd) -> None:
+    def _compare(self, channel: MemoryChannel, event: EndOfPartition | EpochEnd) -> None:
         arrived = channel.figures.end_of_partition()
         if arrived != EndOfPartition(event.rows, event.bytes, event.checksum):
             raise IncompleteDataError(
@@ -243,10 +243,10 @@ class GateChannels:
         """The environment beside this gate is gone."""
         self._lost = cause
 
-    def _count(self, channel: Channel, stored: Stored) -> None:
+    def _count(self, channel: MemoryChannel, stored: Stored) -> None:
         received = Stored(stored.data, stored.rows, None)  # hashes what arrived, not what was promised
         channel.figures.add(received.rows, received.bytes, received.checksum)
         channel.messages += 1
 
-    def _leave(self, channel: Channel) -> None:
+    def _leave(self, channel: MemoryChannel) -> None:
         channel.leave(self._registry)

@@ -13,7 +13,7 @@ from collections.abc import Container
 
 from penstock.errors import PartitionNotProducedError
 from penstock.shuffle import EpochAhead, EpochEnd, InputGateDescriptor, OwnerContext, Received
-from penstock.testing.memory_channels import Channel, GateChannels, GateContext
+from penstock.testing.memory_channels import GateChannels, GateContext, MemoryChannel
 from penstock.testing.memory_partition import Stored, decode
 
 
@@ -25,7 +25,7 @@ class MemoryInputGate:
         self._context = context
         self._registry = context.registry
         self._channels = GateChannels(context, owner, descriptor)
-        self._marks: deque[tuple[Channel, EpochEnd]] = deque()
+        self._marks: deque[tuple[MemoryChannel, EpochEnd]] = deque()
         """Barriers that were announced, and stand where their channels have been read to."""
 
     @property
@@ -88,7 +88,7 @@ class MemoryInputGate:
             return Received(channel.index, event=EpochAhead(stored.event.payload))
         return None
 
-    def _taken(self, channel: Channel, stored: Stored) -> None:
+    def _taken(self, channel: MemoryChannel, stored: Stored) -> None:
         """There may be room where it was."""
         kept = channel.partition is not None and channel.partition.kind.is_kept
         if stored.event is not None or not kept:

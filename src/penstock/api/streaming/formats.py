@@ -19,7 +19,7 @@ from penstock.api.streaming.places import filesystem_of
 from penstock.errors import PlanError
 from penstock.graph import as_nullable
 from penstock.stream.arriving_files import FilesSource
-from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
+from penstock.stream.file_rows import FileFormat, LineFileFormat, ParquetFileFormat
 from penstock.stream.rate import RateSource
 from penstock.stream.sources import StreamSource
 
@@ -64,14 +64,14 @@ def rate(request: SourceRequest) -> StreamSource:
 
 def parquet(request: SourceRequest) -> StreamSource:
     """Parquet files that arrive in a folder."""
-    return _files(request, ParquetFiles(request.declared("parquet")))
+    return _files(request, ParquetFileFormat(request.declared("parquet")))
 
 
 def text(request: SourceRequest) -> StreamSource:
     """Lines of text files that arrive in a folder."""
     if request.schema is not None and request.schema != TEXT_SCHEMA:
         raise PlanError("readStream: text files have one column, value string")
-    return _files(request, LineFiles(TextLines()))
+    return _files(request, LineFileFormat(TextLines()))
 
 
 def csv(request: SourceRequest) -> StreamSource:
@@ -87,14 +87,14 @@ def csv(request: SourceRequest) -> StreamSource:
     header, null = options.flag("header", default=False), options.text("nullValue") or ""
     schema, bad = request.declared("csv"), _bad_lines(request)
     form = CsvLines(schema, CsvForm(signs, null, header, request.zone), bad)
-    return _files(request, LineFiles(form), *given, "header", "nullValue", *_OF_BAD_LINES)
+    return _files(request, LineFileFormat(form), *given, "header", "nullValue", *_OF_BAD_LINES)
 
 
 def json(request: SourceRequest) -> StreamSource:
     """Files of JSON objects, one on each line, that arrive in a folder."""
     schema, bad = request.declared("json"), _bad_lines(request)
     refuse_columns(schema, "readStream")
-    return _files(request, LineFiles(JsonLines(schema, request.zone, bad)), *_OF_BAD_LINES)
+    return _files(request, LineFileFormat(JsonLines(schema, request.zone, bad)), *_OF_BAD_LINES)
 
 
 _OF_BAD_LINES = ("mode", "columnNameOfCorruptRecord")

@@ -11,7 +11,7 @@ from penstock.graph import JobGraph
 from penstock.graph.drawing import StageShares, draw_graph
 from penstock.job.core.result import JobProgress, JobResult
 from penstock.observe.frames import frame_html, last_html
-from penstock.observe.progress import Note, ProgressSnapshot, VertexProgress
+from penstock.observe.progress import Note, ProgressSnapshot, ShownVertex
 
 _LONG_SECONDS = 0.5
 """A task is named that a checkpoint has waited for as long."""
@@ -23,7 +23,7 @@ class QueryFrames:
     def __init__(self, graph: JobGraph, title: str, key: str) -> None:
         self._graph = graph
         self._report: Mapping[str, Any] = {}
-        vertices = tuple(VertexProgress(each.name, 0, each.parallelism, 0) for each in graph.vertices)
+        vertices = tuple(ShownVertex(each.name, 0, each.parallelism, 0) for each in graph.vertices)
         self._last = ProgressSnapshot(title, vertices, 0.0, key)
 
     def look(self, progress: JobProgress, report: Mapping[str, Any] | None) -> None:
@@ -31,7 +31,7 @@ class QueryFrames:
         self._report = report or {}
         stages = {stage["id"]: stage for stage in self._report.get("stages", ())}
         vertices = tuple(
-            VertexProgress(
+            ShownVertex(
                 each.name,
                 each.running,
                 each.parallelism,
@@ -51,7 +51,7 @@ class QueryFrames:
         """It has ended well, with these figures."""
         figures = [result.metrics.get(vertex.id, {}) for vertex in self._graph.vertices]
         vertices = tuple(
-            VertexProgress(
+            ShownVertex(
                 each.name, 0, each.parallelism, int(told.get("rows_in", 0)), None, int(told.get("bytes_in", 0))
             )
             for each, told in zip(self._graph.vertices, figures, strict=True)

@@ -12,7 +12,7 @@ from penstock.environment.ports.hybrid_port import HybridPort
 from penstock.environment.ports.inputs import GatePort
 from penstock.environment.ports.outputs import WriterPort
 from penstock.environment.task_frames import TaskFrames
-from penstock.environment.tasks.task_life import TASK_TABLE, TaskEvent, TaskState
+from penstock.environment.tasks.task_life import TASK_TABLE, AttachedTaskEvent, TaskState
 from penstock.errors import ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.link.commands import CancelTask, TaskAction
@@ -52,19 +52,19 @@ class AttachedTask:
 
     def begin(self, identity: AttemptId) -> None:
         """It asks for work, by its own name; a worker is then given an attempt."""
-        self._life.move(TaskEvent.ASK)
+        self._life.move(AttachedTaskEvent.ASK)
         self.identity = self.attempt = identity
         self.metrics = {}
 
     def deployed(self, attempt: AttemptId | None) -> None:
         """It has got an attempt to work on, or may end."""
-        self._life.move(TaskEvent.DISMISS if attempt is None else TaskEvent.DEPLOY)
+        self._life.move(AttachedTaskEvent.DISMISS if attempt is None else AttachedTaskEvent.DEPLOY)
         if attempt is not None and not self.is_gone:
             self.attempt = attempt
 
     def finished(self) -> None:
         """Its attempt has ended: what the JobMaster still says of that one is not for what it does next."""
-        self._life.move(TaskEvent.REPORT if self.attempt == self.identity else TaskEvent.FINISH)
+        self._life.move(AttachedTaskEvent.REPORT if self.attempt == self.identity else AttachedTaskEvent.FINISH)
         self.attempt = self.identity
         self._owners.clear()
 
@@ -78,7 +78,7 @@ class AttachedTask:
 
     def cancel(self, command: CancelTask) -> None:
         """Tell it to stop."""
-        self._life.move(TaskEvent.CANCEL)
+        self._life.move(AttachedTaskEvent.CANCEL)
         self.to_task.cancel(command.cause, is_unwanted=command.is_unwanted)
 
     def act(self, action: TaskAction) -> None:
@@ -115,7 +115,7 @@ class AttachedTask:
     def end(self, cause: str) -> AttemptId | None:
         """It is gone: close its gates, fail its writers, give back what it held. The attempt that is lost with it."""
         lost = None if self.state is TaskState.REPORTED else self.attempt
-        self._life.move(TaskEvent.GO)
+        self._life.move(AttachedTaskEvent.GO)
         for gate in list(self.gates.values()):
             _end(gate.close)
         for writer in list(self.writers.values()):

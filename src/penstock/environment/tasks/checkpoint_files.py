@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock.checkpoint.metadata import PartHandle, pack_part, unpack_part
 from penstock.checkpoint.part_memory import copy, open_memory
-from penstock.environment.tasks.host_files import Append, Complete, Decision, FileId, HostFiles
+from penstock.environment.tasks.host_files import Append, Decision, FileId, HostFiles, Seal
 from penstock.link.calls import HandedOver, HandOverPart, ShareFiles
 from penstock.link.master import AcknowledgeCheckpoint
 from penstock.shuffle import AttemptId
@@ -156,7 +156,7 @@ class CheckpointFiles:
             if isinstance(decision, Append) and part is not None:
                 found = self._file(decision.file)
                 found.queue.put(part)
-            elif isinstance(decision, Complete):
+            elif isinstance(decision, Seal):
                 self._complete(decision.file)
         return found
 

@@ -39,13 +39,13 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class Seal:
     """Nothing more comes into this file."""
 
     file: FileId
 
 
-Decision = Append | Complete
+Decision = Append | Seal
 
 
 @dataclass(slots=True)
@@ -88,9 +88,9 @@ class HostFiles:
         current = self._rounds.get(query)
         if task not in self._tasks or current is None or checkpoint < current.checkpoint or current.is_over:
             alone = FileId(query, checkpoint, next(self._numbers))
-            return [*decisions, Append(alone), Complete(alone)]
+            return [*decisions, Append(alone), Seal(alone)]
         if current.open is not None and current.open_bytes + size > self._full_bytes:
-            decisions.append(Complete(current.open))
+            decisions.append(Seal(current.open))
             current.open = None
         if current.open is None:
             current.open, current.open_bytes = FileId(query, checkpoint, next(self._numbers)), 0
@@ -153,4 +153,4 @@ class HostFiles:
 
 def _closed(current: _Round) -> list[Decision]:
     file, current.open = current.open, None
-    return [] if file is None else [Complete(file)]
+    return [] if file is None else [Seal(file)]

@@ -24,7 +24,7 @@ from penstock.errors import AuthenticationError, ProtocolError
 from penstock.link.control import unpack
 from penstock.link.frames import (
     FRAME_ERRORS,
-    FrameType,
+    LinkFrameType,
     name_of,
     read_call,
     read_channel,
@@ -162,15 +162,15 @@ class TaskSession:
 
 
 _HANDLERS: dict[int, Callable[[TaskSession, memoryview], None]] = {
-    FrameType.SLICES: TaskSession._on_slices,  # noqa: SLF001 - the class's own table of frame handlers
-    FrameType.STORED: TaskSession._on_stored,  # noqa: SLF001
-    FrameType.WRITER_EVENT: TaskSession._on_writer_event,  # noqa: SLF001
-    FrameType.OVERDRAFT: TaskSession._on_overdraft,  # noqa: SLF001
-    FrameType.RECYCLE: TaskSession._on_recycle,  # noqa: SLF001
-    FrameType.RESUME: TaskSession._on_resume,  # noqa: SLF001
-    FrameType.REPORT: TaskSession._on_report,  # noqa: SLF001
-    FrameType.BYE: TaskSession._on_bye,  # noqa: SLF001
-    FrameType.CALL: TaskSession._on_call,  # noqa: SLF001
+    LinkFrameType.SLICES: TaskSession._on_slices,  # noqa: SLF001 - the class's own table of frame handlers
+    LinkFrameType.STORED: TaskSession._on_stored,  # noqa: SLF001
+    LinkFrameType.WRITER_EVENT: TaskSession._on_writer_event,  # noqa: SLF001
+    LinkFrameType.OVERDRAFT: TaskSession._on_overdraft,  # noqa: SLF001
+    LinkFrameType.RECYCLE: TaskSession._on_recycle,  # noqa: SLF001
+    LinkFrameType.RESUME: TaskSession._on_resume,  # noqa: SLF001
+    LinkFrameType.REPORT: TaskSession._on_report,  # noqa: SLF001
+    LinkFrameType.BYE: TaskSession._on_bye,  # noqa: SLF001
+    LinkFrameType.CALL: TaskSession._on_call,  # noqa: SLF001
 }
 
 

@@ -38,7 +38,7 @@ class TaskState(Enum):
         return self in (TaskState.CANCELED, TaskState.BETWEEN, TaskState.REPORTED, TaskState.GONE)
 
 
-class TaskEvent(Enum):
+class AttachedTaskEvent(Enum):
     """The events of an attached task."""
 
     ASK = "ask"
@@ -56,16 +56,16 @@ _HERE = tuple(state for state in TaskState if state is not TaskState.GONE)
 _AT_WORK = (TaskState.ATTACHED, TaskState.ASKING, TaskState.WORKING, TaskState.CANCELED)
 _DONE = (TaskState.BETWEEN, TaskState.REPORTED)
 
-TASK_TABLE: Final[Table[TaskState, TaskEvent]] = {
-    **{(state, TaskEvent.ASK): TaskState.ASKING for state in _HERE},
-    (TaskState.ASKING, TaskEvent.DEPLOY): TaskState.WORKING,
-    (TaskState.WORKING, TaskEvent.DEPLOY): TaskState.WORKING,
-    (TaskState.CANCELED, TaskEvent.DEPLOY): TaskState.CANCELED,
-    **{(state, TaskEvent.DISMISS): TaskState.REPORTED for state in _AT_WORK},
-    **{(state, TaskEvent.CANCEL): TaskState.CANCELED for state in _AT_WORK},
-    **{(state, TaskEvent.CANCEL): state for state in _DONE},
-    **{(state, TaskEvent.FINISH): TaskState.BETWEEN for state in _HERE},
-    **{(state, TaskEvent.REPORT): TaskState.REPORTED for state in _HERE},
-    **{(state, TaskEvent.GO): TaskState.GONE for state in _HERE},
-    **{(TaskState.GONE, event): TaskState.GONE for event in TaskEvent},
+TASK_TABLE: Final[Table[TaskState, AttachedTaskEvent]] = {
+    **{(state, AttachedTaskEvent.ASK): TaskState.ASKING for state in _HERE},
+    (TaskState.ASKING, AttachedTaskEvent.DEPLOY): TaskState.WORKING,
+    (TaskState.WORKING, AttachedTaskEvent.DEPLOY): TaskState.WORKING,
+    (TaskState.CANCELED, AttachedTaskEvent.DEPLOY): TaskState.CANCELED,
+    **{(state, AttachedTaskEvent.DISMISS): TaskState.REPORTED for state in _AT_WORK},
+    **{(state, AttachedTaskEvent.CANCEL): TaskState.CANCELED for state in _AT_WORK},
+    **{(state, AttachedTaskEvent.CANCEL): state for state in _DONE},
+    **{(state, AttachedTaskEvent.FINISH): TaskState.BETWEEN for state in _HERE},
+    **{(state, AttachedTaskEvent.REPORT): TaskState.REPORTED for state in _HERE},
+    **{(state, AttachedTaskEvent.GO): TaskState.GONE for state in _HERE},
+    **{(TaskState.GONE, event): TaskState.GONE for event in AttachedTaskEvent},
 }

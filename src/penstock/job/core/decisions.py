@@ -93,7 +93,7 @@ class StopAll:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class StopWaiting:
     """Nothing is waited for any more."""
 
 
@@ -338,7 +338,7 @@ class Conclude:
 
 
 ForAttempts = (
-    Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
+    Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | StopWaiting
     | DeployRegion | Forgive
 )  # fmt: skip
 ForSlots = LetOff | DrainWorker | DropFrame | DismissWorkers | HoldStarts | CancelSpark

@@ -93,7 +93,7 @@ class ProducersAwaited:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskLost:
+class TaskGone:
     """A task's process is gone without a report; a worker is named by itself or by what it works on."""
 
     task: TaskId
@@ -219,7 +219,7 @@ ForParts = (
     | PartitionsLost
     | ProducersAwaited
     | TaskFinished
-    | TaskLost
+    | TaskGone
     | EnvironmentLost
     | SparkJobReturned
     | SlotsChanged
@@ -242,7 +242,7 @@ Event = ForJob | JobSubmitted | ResultReleased
 def job_of(event: Event) -> str:
     """The job that an event is for, where it is for one."""
     match event:
-        case TaskRegistered() | TaskLost():
+        case TaskRegistered() | TaskGone():
             return event.task.job
         case PartitionRegistered() | PartitionRefused() | ProducersAwaited() | TaskFinished():
             return event.attempt.job

@@ -97,7 +97,7 @@ class WithdrawDeadline:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleasePartitions:
+class ReleaseDescriptors:
     """Release partitions: what the environment holds (empty: none) and what is held outside.
 
     Late readers are told that they were released, or that their lease has run out.
@@ -109,7 +109,7 @@ class ReleasePartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseJob:
+class ReleaseJobEverywhere:
     """Tell these environments and the ShuffleMasters that nothing of this job is needed any more."""
 
     job: str
@@ -239,8 +239,8 @@ Instruction = (
     | TellEnvironment
     | StartDeadline
     | WithdrawDeadline
-    | ReleasePartitions
-    | ReleaseJob
+    | ReleaseDescriptors
+    | ReleaseJobEverywhere
     | FailJob
     | CompleteJob
     | ResultLost
@@ -264,7 +264,7 @@ def job_of(instruction: Instruction) -> str:
             return instruction.attempt.job
         case TellEnvironment():
             return instruction.command.attempt.job
-        case ReleasePartitions():
+        case ReleaseDescriptors():
             return instruction.descriptors[0].partition.job
         case ReleaseWorker() | LeaveOut():
             return ""

@@ -35,7 +35,7 @@ from penstock.job.core.execution.tracker import PartitionTracker
 from penstock.job.core.recovery.recovery import Recovery
 from penstock.job.core.recovery.restart_sets import RestartSets
 from penstock.job.core.result import JobProgress, JobResult, summed
-from penstock.job.core.routing import Parts, follow, hear, pass_deadline
+from penstock.job.core.routing import JobParts, follow, hear, pass_deadline
 from penstock.job.core.slots.arrivals import TaskArrivals
 from penstock.job.core.slots.slots import RUNS, Slots
 from penstock.job.core.states import JobLifecycle
@@ -68,7 +68,7 @@ class JobCore:
         self.recovery = Recovery(submitted.restart, sets, self.lifecycle, now)
         self.ending = Ending(self.lifecycle, self.stages, self.subtasks, self.slots.workers, self.slots.spark_jobs)
         self.checkpoints = Checkpoints(submitted, self.topology, self.subtasks, self.lifecycle, now)
-        self._parts = Parts(
+        self._parts = JobParts(
             self.attempts,
             self.slots,
             TaskArrivals(self.slots, self.topology, self.lifecycle),

@@ -146,8 +146,8 @@ class MasterCore:
             answer = do.AnswerProducers if call in questions else do.AnswerRegistration
             self._out.append(answer(call, AttemptId(job.job, 0, 0, 0), failure))
         for environment, descriptors in self.tracker.release(job.job).items():
-            self._out.append(do.ReleasePartitions(environment, descriptors))
-        self._out += [do.ReleaseJob(job.job, job.environments), do.CancelSparkJobs(job.job)]
+            self._out.append(do.ReleaseDescriptors(environment, descriptors))
+        self._out += [do.ReleaseJobEverywhere(job.job, job.environments), do.CancelSparkJobs(job.job)]
         self._out.append(do.FailJob(job.job, job.result(is_sound=False), failure))
 
     def _submit(self, event: events.JobSubmitted) -> None:
@@ -166,7 +166,7 @@ class MasterCore:
             case events.CheckpointAsked(call, job):
                 self._out.append(do.AnswerCheckpoint(job, call, None, "the query is over"))
             case events.PartitionRegistered(_, _, descriptor):
-                self._out.append(do.ReleasePartitions(descriptor.environment, (descriptor,)))
+                self._out.append(do.ReleaseDescriptors(descriptor.environment, (descriptor,)))
             case _:
                 pass
 
@@ -229,8 +229,8 @@ class MasterCore:
             return
         environments = self._took_part.pop(event.job, ())
         for environment, descriptors in self.tracker.release(event.job).items():
-            self._out.append(do.ReleasePartitions(environment, descriptors, event.expired))
-        self._out.append(do.ReleaseJob(event.job, environments))
+            self._out.append(do.ReleaseDescriptors(environment, descriptors, event.expired))
+        self._out.append(do.ReleaseJobEverywhere(event.job, environments))
 
     def _forget_ended(self) -> None:
         for name in [name for name, job in self._jobs.items() if job.is_over]:

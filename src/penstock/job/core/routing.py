@@ -25,7 +25,7 @@ from penstock.link import master as said
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class JobParts:
     """The parts that decide in one job."""
 
     attempts: Attempts
@@ -37,12 +37,12 @@ class Parts:
     accounts: Accounts
 
 
-def hear(parts: Parts, event: events.ForParts) -> Iterator[so.Decision]:
+def hear(parts: JobParts, event: events.ForParts) -> Iterator[so.Decision]:
     """The decisions that follow from an event."""
     match event:
         case events.TaskRegistered():
             yield from parts.arrivals.registered(event)
-        case events.TaskLost():
+        case events.TaskGone():
             yield from parts.arrivals.lost(event)
         case events.EnvironmentLost():
             yield from parts.arrivals.environment_lost(event)
@@ -88,7 +88,7 @@ def hear(parts: Parts, event: events.ForParts) -> Iterator[so.Decision]:
             assert_never(event)
 
 
-def follow(parts: Parts, decision: so.ForParts) -> Iterator[so.Decision]:
+def follow(parts: JobParts, decision: so.ForParts) -> Iterator[so.Decision]:
     """The decisions that follow from one, after the part that owns what it changes has carried it out."""
     if isinstance(decision, so.ForAttempts):
         return _attempts(parts.attempts, decision)
@@ -105,7 +105,7 @@ def follow(parts: Parts, decision: so.ForParts) -> Iterator[so.Decision]:
     assert_never(decision)
 
 
-def pass_deadline(parts: Parts, deadline: Deadline) -> Iterator[so.Decision]:
+def pass_deadline(parts: JobParts, deadline: Deadline) -> Iterator[so.Decision]:
     """The decisions that follow if a deadline has passed that its part still waits for."""
     match deadline.kind:
         case DeadlineKind.SLOTS | DeadlineKind.DEPLOY | DeadlineKind.LEASED:
@@ -138,7 +138,7 @@ def _attempts(attempts: Attempts, decision: so.ForAttempts) -> Iterator[so.Decis
             yield from attempts.reset(decision)
         case so.StopAll():
             yield from attempts.stop_all(decision)
-        case so.Abandon():
+        case so.StopWaiting():
             yield from attempts.abandon(decision)
         case so.DeployRegion():
             yield from attempts.deployments.deploy_region(decision)

@@ -119,9 +119,9 @@ class JobDriver:
                 self._start_deadline(instruction)
             case do.WithdrawDeadline():
                 self._withdraw_deadline(instruction)
-            case do.ReleasePartitions():
+            case do.ReleaseDescriptors():
                 self._release_partitions(instruction)
-            case do.ReleaseJob():
+            case do.ReleaseJobEverywhere():
                 self._release_job(instruction)
             case do.FailJob(job, result, error):
                 self._tell_end(result, str(error))
@@ -332,13 +332,13 @@ class JobDriver:
         if timer is not None:
             timer.cancel()
 
-    def _release_partitions(self, instruction: do.ReleasePartitions) -> None:
+    def _release_partitions(self, instruction: do.ReleaseDescriptors) -> None:
         partitions = tuple(descriptor.partition for descriptor in instruction.descriptors)
         kind = commands.ExpirePartitions if instruction.expired else commands.ReleasePartitions
         self.environments.tell(instruction.environment, kind(partitions))
         self._in_background(self._masters.release(instruction.descriptors))
 
-    def _release_job(self, instruction: do.ReleaseJob) -> None:
+    def _release_job(self, instruction: do.ReleaseJobEverywhere) -> None:
         for environment in instruction.environments:
             self.environments.tell(environment, commands.ReleaseJob(instruction.job))
         self._in_background(self._masters.unregister_job(instruction.job))

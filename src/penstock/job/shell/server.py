@@ -31,7 +31,7 @@ from penstock.job.shell.environments import AttachedEnvironment
 from penstock.link import control
 from penstock.link import master as ask
 from penstock.link.commands import Shutdown, instruction
-from penstock.link.frames import FrameType, read_call, reply_frame
+from penstock.link.frames import LinkFrameType, read_call, reply_frame
 from penstock.link.rpc import FrameLogic
 from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle.requests import Request
@@ -187,7 +187,7 @@ class MasterServer:
         return await self._heard(name, ended)
 
     async def _task_lost(self, name: str, request: ask.TaskLost) -> Done:
-        return self._report(name, request, events.TaskLost(task_of(request.attempt), request.cause))
+        return self._report(name, request, events.TaskGone(task_of(request.attempt), request.cause))
 
     def _report(self, name: str, report: ask.Report, event: events.Event) -> Done:
         """An environment sends a report again where our answer was lost: it counts once."""
@@ -211,7 +211,7 @@ class _Session:
         self._server = server
         self._environment: AttachedEnvironment | None = None
         self._told = 0
-        self._logic = FrameLogic({FrameType.CALL: self._call}, self._next_command)
+        self._logic = FrameLogic({LinkFrameType.CALL: self._call}, self._next_command)
         self.connection = FrameConnection(endpoint, self._logic, self._closed)
 
     def listen(self, environment: AttachedEnvironment, taken: int) -> None:
@@ -249,7 +249,7 @@ class _Session:
         if found is None:
             return None
         self._told, command = found
-        data = frame(FrameType.COMMAND, control.pack(instruction(command, self._told)))
+        data = frame(LinkFrameType.COMMAND, control.pack(instruction(command, self._told)))
         return OutgoingFrame((data,), len(data), self._told_to_end if isinstance(command, Shutdown) else None)
 
     def _told_to_end(self) -> None:

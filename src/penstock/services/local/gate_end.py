@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.link.calls import CloseGate, OpenGate
-from penstock.link.frames import FrameType, channel_frame, segments_frame
+from penstock.link.frames import LinkFrameType, channel_frame, segments_frame
 from penstock.services.local.port import OnEvent, Port
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.host import TaskHost
@@ -47,7 +47,7 @@ class GateEnd:
 
     def resume(self, channel: int) -> None:
         """Let a channel that an event blocked at its sender go on."""
-        self._plane.send(channel_frame(FrameType.RESUME, self._port, channel, b""))
+        self._plane.send(channel_frame(LinkFrameType.RESUME, self._port, channel, b""))
 
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""
@@ -71,7 +71,7 @@ class GateEnd:
     def ship(self) -> None:
         """Give back what was copied, if there is any: ahead of a wait."""
         if self._copied:
-            self._plane.send(segments_frame(FrameType.RECYCLE, self._port, self._copied))
+            self._plane.send(segments_frame(LinkFrameType.RECYCLE, self._port, self._copied))
             self._copied.clear()
 
     def _on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from penstock.buffer.data_types import DataType
 from penstock.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterState
-from penstock.link.frames import ALL, FrameType, segments_frame
+from penstock.link.frames import ALL, LinkFrameType, segments_frame
 from penstock.services.local.builders import Layout, Segments
 from penstock.services.local.messages import MessageMaker, WriterSums
 from penstock.services.local.overtaken import OvertakenSlices
@@ -200,7 +200,7 @@ class SegmentWriter:
         """Copy a slice that a barrier has overtaken, where somebody wants it: it is leased."""
         if self._overtaken.is_wanted:
             self._overtaken.add(channel, bytes(self._plane.memory.view(segment, offset, length)))
-        self._plane.send(segments_frame(FrameType.RECYCLE, self._end.port, [segment]))
+        self._plane.send(segments_frame(LinkFrameType.RECYCLE, self._end.port, [segment]))
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note that all was leased which a barrier has overtaken of a subpartition; there are no other events."""

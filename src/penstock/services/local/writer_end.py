@@ -18,7 +18,7 @@ from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import (
     CONTINUES,
     FINISHED,
-    FrameType,
+    LinkFrameType,
     SliceRecord,
     event_frame,
     port_frame,
@@ -104,7 +104,7 @@ class WriterEnd:
 
     def overdraw(self) -> None:
         """Ask for a segment more than readers have room for, so that a batch in hand can be ended."""
-        self._plane.send(port_frame(FrameType.OVERDRAFT, self.port))
+        self._plane.send(port_frame(LinkFrameType.OVERDRAFT, self.port))
 
     def note(self, target: int, piece: BufferSlice) -> None:
         """Keep a piece for the next message."""
@@ -123,7 +123,7 @@ class WriterEnd:
         """Send what was noted, if there is any."""
         if self._noted:
             self._metrics.add("buffers_out", len(self._noted))
-            self._plane.send(slices_frame(FrameType.SLICES, self._noted))
+            self._plane.send(slices_frame(LinkFrameType.SLICES, self._noted))
             self._noted.clear()
 
     def tell_stored(self, extents: list[tuple[int, Extent]]) -> None:
@@ -137,7 +137,7 @@ class WriterEnd:
     def send_events(self, events: Iterable[tuple[int, Event]], data_type: DataType = DataType.EVENT) -> None:
         """Send each event to its subpartition, or to all."""
         frames = [
-            event_frame(FrameType.WRITER_EVENT, self.port, data_type, target, encode_event(event))
+            event_frame(LinkFrameType.WRITER_EVENT, self.port, data_type, target, encode_event(event))
             for target, event in events
         ]
         self._plane.send(b"".join(frames))

@@ -38,7 +38,7 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.spark_ess.fetches import Fetched, Wanted
-from penstock.services.spark_ess.manifest import Manifest, Piece
+from penstock.services.spark_ess.manifest import ExtentRun, Manifest
 from penstock.services.spark_ess.messages import Block
 from penstock.services.spark_ess.places import Place, names_of
 from penstock.shuffle import ChannelDescriptor, EndOfData, Received
@@ -65,7 +65,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ChannelPatience:
     """The seconds that a channel waits for its producer, and for a host that is not there."""
 
     producer: float
@@ -75,7 +75,7 @@ class Patience:
 class ChannelReader:
     """Life: `wants` and `took` in turns, `next` as long as it gives something; `is_over` at the end."""
 
-    def __init__(self, number: int, wanted: ChannelDescriptor, schema: pa.Schema, patience: Patience) -> None:
+    def __init__(self, number: int, wanted: ChannelDescriptor, schema: pa.Schema, patience: ChannelPatience) -> None:
         source = wanted.source
         self.number = number
         self.wanted = wanted
@@ -84,7 +84,7 @@ class ChannelReader:
         self._origin = FileOrigin(source.partition, source.address.removeprefix("tcp://"))
         self._path = names_of(self._place.number)[0]
         self._stage = Stage.WAITING
-        self._asked: dict[Wanted, Piece | None] = {}
+        self._asked: dict[Wanted, ExtentRun | None] = {}
         self._due = 0.0
         """The time at which it is asked for again."""
         self._began: float | None = None
@@ -220,7 +220,7 @@ class ChannelReader:
             self._stage = Stage.ENDED
             self._batches.append(self._closing())
 
-    def _read(self, piece: Piece, data: pa.Buffer) -> Iterator[Received]:
+    def _read(self, piece: ExtentRun, data: pa.Buffer) -> Iterator[Received]:
         """The batches of a piece, each extent checked before they are given."""
         if data.size != piece.size:
             what = f"{data.size} bytes came of the {piece.size} from {piece.begin} on"
@@ -228,7 +228,7 @@ class ChannelReader:
         for batch in joined(self._batches_of(piece, memoryview(data).cast("B")), _BATCH_BYTES):
             yield Received(self.number, batch)
 
-    def _batches_of(self, piece: Piece, view: memoryview) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def _batches_of(self, piece: ExtentRun, view: memoryview) -> Iterator[tuple[pa.RecordBatch, int]]:
         for extent, times in piece.extents:
             begin = extent.offset - piece.begin
             found = view[begin : begin + extent.length]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.errors import ProtocolError
-from penstock.services.spark_ess.frames import Answer, Chunk, ChunkFailure, Failure, Message
+from penstock.services.spark_ess.frames import Answer, ChunkFailure, Failure, FetchedChunk, Message
 from penstock.services.spark_ess.messages import Block, fetch_blocks, read_stream
 from penstock.services.spark_ess.places import SHUFFLE
 
@@ -35,7 +35,7 @@ _OPENINGS = 2
 _CLOSED = 3
 
 
-class Target(Protocol):
+class FetchSession(Protocol):
     """The session of a connection."""
 
     def ask(self, body: bytes) -> int:
@@ -100,7 +100,7 @@ class Fetches:
         """The openings that are not wanted."""
         self._due_bytes = 0
         self._closed = 0
-        self._target: Target | None = None
+        self._target: FetchSession | None = None
 
     def __bool__(self) -> bool:
         """True if something is wanted that has not come."""
@@ -120,7 +120,7 @@ class Fetches:
         """Want nothing more of a channel; what is under way is thrown away when it comes."""
         self._queue = deque(each for each in self._queue if each.channel != channel)
 
-    def begin(self, target: Target) -> None:
+    def begin(self, target: FetchSession) -> None:
         """There is a connection."""
         self._target = target
         self._go_on()
@@ -150,7 +150,7 @@ class Fetches:
                 self._opened(self._opening.pop(request), body)
             case Failure(request, text):
                 found = [Fetched(wanted, None, text) for wanted in self._opening.pop(request)]
-            case Chunk(_, _, data):
+            case FetchedChunk(_, _, data):
                 found = [Fetched(wanted, data) for wanted in self._came()]
             case ChunkFailure(stream, _, text):
                 found = [Fetched(wanted, None, text) for wanted in self._came()]

@@ -47,7 +47,7 @@ class Failure(NamedTuple):
     text: str
 
 
-class Chunk(NamedTuple):
+class FetchedChunk(NamedTuple):
     """A chunk of a stream."""
 
     stream: int
@@ -63,7 +63,7 @@ class ChunkFailure(NamedTuple):
     text: str
 
 
-Message = Answer | Failure | Chunk | ChunkFailure
+Message = Answer | Failure | FetchedChunk | ChunkFailure
 
 
 def request_frame(request: int, body: bytes) -> bytes:
@@ -76,7 +76,7 @@ def chunk_request_frame(stream: int, number: int) -> bytes:
     return _CHUNK_REQUEST.pack(_CHUNK_REQUEST.size, CHUNK_REQUEST, stream, number)
 
 
-class FrameReader:
+class MessageReader:
     """Makes messages of what arrives. `most` is the largest chunk that this side asks for, in bytes."""
 
     __slots__ = ("_body", "_chunk", "_filled", "_kind", "_stage", "_staged", "_target", "most")
@@ -155,7 +155,7 @@ class FrameReader:
         body, self._body = self._body, None
         self._target, self._filled = memoryview(b""), 0
         if self._kind == CHUNK:
-            return Chunk(*self._chunk, body)
+            return FetchedChunk(*self._chunk, body)
         data = bytes(body or b"")
         try:
             if self._kind == CHUNK_FAILURE:

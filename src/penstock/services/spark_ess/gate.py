@@ -16,7 +16,7 @@ from collections.abc import Container
 
 from penstock.errors import PartitionError
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
-from penstock.services.spark_ess.channel import ChannelReader, Patience
+from penstock.services.spark_ess.channel import ChannelPatience, ChannelReader
 from penstock.services.spark_ess.client import Access, address_of
 from penstock.services.spark_ess.fetches import Fetched
 from penstock.services.spark_ess.line import ServiceLine
@@ -50,7 +50,7 @@ class EssGate:
         self._host = host
         self._metrics = owner.metrics
         self._access = access
-        self._patience = Patience(settings.request_timeout, settings.retry_timeout)
+        self._patience = ChannelPatience(settings.request_timeout, settings.retry_timeout)
         self._unknown: dict[int, ChannelDescriptor] = {}
         self._updates: deque[tuple[int, ShuffleDescriptor]] = deque()
         self._readers: dict[int, ChannelReader] = {}

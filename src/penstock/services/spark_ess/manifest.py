@@ -42,7 +42,7 @@ _ENTRY = np.dtype([("file", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("chec
 Offsets = npt.NDArray[np.int64]
 
 
-class Piece(NamedTuple):
+class ExtentRun(NamedTuple):
     """Neighbouring extents, which are fetched as one chunk, each with the times that its rows are meant."""
 
     block: Block
@@ -109,7 +109,7 @@ class Manifest:
         totals = _TOTAL.iter_unpack(self._totals[first * _TOTAL.size : (first + count) * _TOTAL.size])
         return sum_of(EndOfPartition(*total) for total in totals)
 
-    def pieces(self, first: int, count: int) -> Iterator[Piece]:
+    def pieces(self, first: int, count: int) -> Iterator[ExtentRun]:
         """The pieces that a range reads, in the order of the file; of a range that is there."""
         times: dict[Extent, int] = {}
         for piece in self._index.pieces(first, count):
@@ -121,7 +121,7 @@ class Manifest:
         for at in range(1, len(wanted) + 1):
             if at == len(wanted) or self._ends(wanted[taken:at], wanted[at][0]):
                 reduce = DATA_FROM + numbers[taken]
-                yield Piece(Block(self._number, reduce, reduce + at - taken), wanted[taken:at])
+                yield ExtentRun(Block(self._number, reduce, reduce + at - taken), wanted[taken:at])
                 taken = at
 
     @staticmethod

@@ -13,11 +13,11 @@ from typing import Protocol
 from penstock.errors import AuthenticationError, ProtocolError
 from penstock.services.spark_ess.frames import (
     Answer,
-    Chunk,
     ChunkFailure,
     Failure,
-    FrameReader,
+    FetchedChunk,
     Message,
+    MessageReader,
     chunk_request_frame,
     request_frame,
 )
@@ -44,7 +44,7 @@ class Session:
     __slots__ = ("_due", "_login", "_numbers", "_open", "_outgoing", "_waiting", "reader")
 
     def __init__(self, login: Login | None, most: int) -> None:
-        self.reader = FrameReader(most)
+        self.reader = MessageReader(most)
         self._login = login
         self._numbers = _LOGIN
         self._open: set[int] = set()
@@ -102,7 +102,7 @@ class Session:
                 if request not in self._open:
                     raise ProtocolError(f"an answer to request {request} came, which nobody has asked")
                 self._open.remove(request)
-            case Chunk(stream, number) | ChunkFailure(stream, number):
+            case FetchedChunk(stream, number) | ChunkFailure(stream, number):
                 if not self._due or self._due.popleft() != (stream, number):
                     raise ProtocolError(f"chunk {number} of stream {stream} came out of turn")
         return True

@@ -13,7 +13,7 @@ from penstock.stream.state.batch_states import (
     BatchValueState,
     Groups,
     Moment,
-    Owned,
+    OwnedRows,
     numbers_of,
 )
 from penstock.stream.state.broadcast_states import SharedMap
@@ -62,10 +62,10 @@ class BatchHandle:
         """Have timers not fire."""
         self._moment.store.timers.delete(keys.slots[numbers_of(groups)], numbers_of(expiryTimestampsMs))
 
-    def listTimers(self, keys: Keys) -> Owned:
+    def listTimers(self, keys: Keys) -> OwnedRows:
         """The timers of the keys, key after key and in order of time."""
         owners, times = self._moment.store.timers.of(keys.slots)
-        return Owned(owners, pa.RecordBatch.from_arrays([int64_array(times)], names=["expiryTimeInMs"]))
+        return OwnedRows(owners, pa.RecordBatch.from_arrays([int64_array(times)], names=["expiryTimeInMs"]))
 
     def _refuse_none(self, verb: str) -> None:
         if self._time_mode == NONE:

@@ -21,7 +21,7 @@ Groups: TypeAlias = "npt.NDArray[np.int64] | pa.Array"
 Rows: TypeAlias = "pa.RecordBatch | Mapping[str, object]"
 
 
-class Owned(NamedTuple):
+class OwnedRows(NamedTuple):
     """Rows of several keys, key after key: the number of each one's key, and the rows."""
 
     groups: npt.NDArray[np.int64]
@@ -109,9 +109,9 @@ class BatchListState:
         """Tell for each key if it has rows."""
         return flags_of(self._variable.exists(keys.slots, self._moment.now))
 
-    def get(self, keys: Keys) -> Owned:
+    def get(self, keys: Keys) -> OwnedRows:
         """The rows of all keys, key after key."""
-        return Owned(*self._variable.get(keys.slots, self._moment.now))
+        return OwnedRows(*self._variable.get(keys.slots, self._moment.now))
 
     def append(self, keys: Keys, groups: Groups, rows: Rows) -> None:
         """Add rows; `groups` says the number of each one's key."""

@@ -23,7 +23,7 @@ from penstock.stream.state.times import TimerValues
 Times = npt.NDArray[np.int64]
 
 
-class Calls(Protocol):
+class ProcessorCalls(Protocol):
     """One form of a processor, for one task."""
 
     @property

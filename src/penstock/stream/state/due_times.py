@@ -15,7 +15,7 @@ from penstock.stream.key_index import Slots
 Times = npt.NDArray[np.int64]
 
 
-class _Run:
+class _SortedTimes:
     """Sorted times, of which the first ones may have been taken."""
 
     def __init__(self, times: Times, numbers: npt.NDArray[np.int64]) -> None:
@@ -31,7 +31,7 @@ class DueTimes:
     """Numbers by the times at which they are due."""
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []
+        self._runs: list[_SortedTimes] = []
 
     def __len__(self) -> int:
         return sum(len(run) for run in self._runs)
@@ -46,7 +46,7 @@ class DueTimes:
         if not len(times):
             return
         order = np.argsort(times, kind="stable")
-        self._runs.append(_Run(times[order], numbers[order]))
+        self._runs.append(_SortedTimes(times[order], numbers[order]))
         while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
             last, before = self._runs.pop(), self._runs.pop()
             self._runs.append(_merged(before, last))
@@ -68,8 +68,8 @@ class DueTimes:
         return times[order], numbers[order]
 
 
-def _merged(before: _Run, last: _Run) -> _Run:
+def _merged(before: _SortedTimes, last: _SortedTimes) -> _SortedTimes:
     times = np.concatenate([before.times[before.taken :], last.times[last.taken :]])
     numbers = np.concatenate([before.numbers[before.taken :], last.numbers[last.taken :]])
     order = np.argsort(times, kind="stable")
-    return _Run(times[order], numbers[order])
+    return _SortedTimes(times[order], numbers[order])

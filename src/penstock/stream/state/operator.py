@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import PlanError
 from penstock.stream.chain import StepContext
-from penstock.stream.state.calls import BatchCalls, Calls
+from penstock.stream.state.calls import BatchCalls, ProcessorCalls
 from penstock.stream.state.declarations import Declarations, SchemaOf
 from penstock.stream.state.row_calls import AsFrames, AsRows, KeyByKeyCalls, RowMaker
 from penstock.stream.state.shared_rows import shared_first
@@ -69,7 +69,7 @@ class StatefulOperator:
         """An empty declaration of its states."""
         return Declarations(self.name, self.time_mode, self.spellings.schema_of)
 
-    def calls(self) -> Calls:
+    def calls(self) -> ProcessorCalls:
         """The calls of an object of its own, as each task has one."""
         processor = self._made()
         if self.form == BATCHES:

@@ -17,7 +17,7 @@ from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import Slots
 from penstock.stream.state.batch_states import Moment
-from penstock.stream.state.calls import Calls, Times
+from penstock.stream.state.calls import ProcessorCalls, Times
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import KeyNumbers, Keys
 from penstock.stream.state.shared_rows import parts
@@ -66,7 +66,7 @@ class Processing(Protocol):
     def declarations(self) -> Declarations:
         """An empty declaration of its states."""
 
-    def calls(self) -> Calls:
+    def calls(self) -> ProcessorCalls:
         """The calls of a processor of its own."""
 
 
@@ -77,7 +77,7 @@ class ProcessorStep(PlainStep):
         self._operator = operator
         self._moment = Moment()
         self._numbers = KeyNumbers()
-        self._calls: Calls | None = None
+        self._calls: ProcessorCalls | None = None
         self._watermark = 0
         """In milliseconds; 0 before there is one, as in PySpark."""
         self._context = StepContext(0, 1, 1, "")
@@ -165,7 +165,7 @@ class ProcessorStep(PlainStep):
         if calls is not None:
             calls.close()
 
-    def _declared(self, calls: Calls) -> tuple[KeyedStore, KeyedStore]:
+    def _declared(self, calls: ProcessorCalls) -> tuple[KeyedStore, KeyedStore]:
         """The stores for what the processor declares: by key, and the same in all tasks."""
         declarations = self._operator.declarations()
         calls.init(declarations, self._moment)
@@ -248,6 +248,6 @@ class ProcessorStep(PlainStep):
         return TimerValues(self._moment.now, self._watermark)
 
     @property
-    def _made_calls(self) -> Calls:
+    def _made_calls(self) -> ProcessorCalls:
         assert self._calls is not None  # noqa: S101 - opened before
         return self._calls

@@ -98,7 +98,7 @@ def about(keys: pa.Schema, specs: Sequence[VariableSpec], context: StepContext) 
     return packed
 
 
-class Piece:
+class VariablePiece:
     """Makes the bytes of one piece of a variable."""
 
     def __init__(
@@ -128,7 +128,7 @@ def pieces(
     """The chunks of one variable."""
     starts = range(0, variable.count, variable.step)
     return [
-        (f"{number}.{k}", Piece(keys, variable, names, (start, min(variable.count, start + variable.step))))
+        (f"{number}.{k}", VariablePiece(keys, variable, names, (start, min(variable.count, start + variable.step))))
         for k, start in enumerate(starts)
     ]
 

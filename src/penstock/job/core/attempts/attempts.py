@@ -23,7 +23,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.attempts.deployments import Deployments, lost_to_another
 from penstock.job.core.attempts.descriptors import DeploymentDescriptors
-from penstock.job.core.attempts.questions import Questions
+from penstock.job.core.attempts.questions import ProducerQuestions
 from penstock.job.core.attempts.unwanted import Unwanted
 from penstock.job.core.attempts.widths import Widths
 from penstock.job.core.execution.stages import Stages
@@ -53,7 +53,7 @@ class Attempts:
     ) -> None:
         self.descriptors = DeploymentDescriptors(topology, subtasks)
         self.deployments = Deployments(topology, subtasks, stages, self.descriptors, phase)
-        self.questions = Questions(topology, subtasks)
+        self.questions = ProducerQuestions(topology, subtasks)
         self.unwanted = Unwanted(topology, subtasks, phase)
         self._widths = Widths(topology, stages.capacity, submitted.target_bytes)
         self._user_errors = submitted.restart.user_errors
@@ -304,7 +304,7 @@ class Attempts:
                 yield do.TellEnvironment(subtask.environment, CancelTask(subtask.attempt, stop.cause))
         yield from self.questions.drop_all(self._too_late)
 
-    def abandon(self, _: so.Abandon) -> Iterator[so.Decision]:
+    def abandon(self, _: so.StopWaiting) -> Iterator[so.Decision]:
         """Nobody waits for them any more."""
         for subtask in self._subtasks:
             if subtask.is_live:

@@ -84,7 +84,7 @@ class Deployments:
         subtask = self._subtasks.current(event.attempt)
         if subtask is None and self._phase.is_active:
             # Its attempt was withdrawn meanwhile: nobody will write or read it.
-            yield do.ReleasePartitions(event.descriptor.environment, (event.descriptor,))
+            yield do.ReleaseDescriptors(event.descriptor.environment, (event.descriptor,))
             return
         yield so.Track(event.descriptor)
         if subtask is not None and event.edge not in subtask.outputs:

@@ -16,7 +16,7 @@ from penstock.job.core.execution.topology import JobTopology
 from penstock.shuffle import AttemptId
 
 
-class Questions:
+class ProducerQuestions:
     """The open questions of one job, by attempt."""
 
     def __init__(self, topology: JobTopology, progress: Roll) -> None:

@@ -263,7 +263,7 @@ class Checkpoints:
                     yield do.DiscardCheckpoint(self._topology.job, number)
                 case then.DiscardHandle(_, handle):
                     yield do.DiscardPart(self._topology.job, handle)  # type: ignore[arg-type]  # as it was acknowledged
-                case then.Answer(call, checkpoint, cause):
+                case then.AnswerTrigger(call, checkpoint, cause):
                     yield do.AnswerCheckpoint(self._topology.job, call, checkpoint, cause)
                 case then.FailQuery(cause):
                     yield so.FailForGood(cause, kind=CheckpointError)

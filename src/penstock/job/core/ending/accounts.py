@@ -57,8 +57,8 @@ class Accounts:
         """The job is over: release all but these; where none is left, nobody needs anything of the job."""
         yield from _instructions(self._tracker.release(self._job, keep))
         if not keep:
-            yield do.ReleaseJob(self._job, environments)
+            yield do.ReleaseJobEverywhere(self._job, environments)
 
 
 def _instructions(released: Released) -> Iterator[so.Decision]:
-    return (do.ReleasePartitions(environment, descriptors) for environment, descriptors in released.items())
+    return (do.ReleaseDescriptors(environment, descriptors) for environment, descriptors in released.items())

@@ -198,5 +198,5 @@ class Ending:
         elif deadline.kind is DeadlineKind.SETTLE:
             yield from self._ask_spark()
         else:
-            yield so.Abandon()
+            yield so.StopWaiting()
             yield from self._end()

@@ -70,7 +70,7 @@ class TaskArrivals:
         else:
             yield from _nothing_to_do(self._workers.register(task.number, event))
 
-    def lost(self, event: events.TaskLost) -> Iterator[so.Decision]:
+    def lost(self, event: events.TaskGone) -> Iterator[so.Decision]:
         """A task's process is gone, or that of a worker between two subtasks."""
         worker, calls = self._workers.lose(event.task)
         yield from _nothing_to_do(calls)

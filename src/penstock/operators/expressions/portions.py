@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows computed in parts, where what is computed of a batch is more than Arrow or memory takes at once.
+"""Rows computed in portions, where what is computed of a batch is more than Arrow or memory takes at once.
 
 A row may get a long text: a constant, `repeat`, `concat`. Arrow counts the bytes of a batch of strings by 32 bits.
 A batch whose results do not fit is halved, and what follows is cut so that its results are a few megabytes. One row
@@ -30,7 +30,7 @@ _FEW_ROWS = 16
 """So many are computed ahead of the first batch that has more than the others, to see how large results are."""
 
 
-class Parts:
+class Portions:
     """Computes the batches of one operator, and remembers how many rows are computed at once."""
 
     def __init__(self, compute: Callable[[pa.RecordBatch], pa.RecordBatch], *, may_grow: bool) -> None:
