@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.penstock-installed
 CLASSES := $(VENV)/spark-classes.jsa
-CODE := src tools tests examples
+DOCS := $(VENV)/.penstock-docs
+CODE := src tools tests examples docs/site
 SEED ?= 0
 DURATION ?= 60
 TPCH_RUNS ?= 200
@@ -22,7 +23,7 @@ TESTS ?= tests
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check format bench torture clean
+.PHONY: help setup java demo test check docs format bench torture clean
 
 find_python = for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
 	if "$$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" >/dev/null 2>&1; then \
@@ -63,6 +64,16 @@ check: $(STAMP)  ## lint, format, types; then where the code is widest
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy
 	@$(BIN)/python tests/support/report.py
+
+$(DOCS): $(STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+docs: $(DOCS)  ## build the site into build/site: all pages, search, the API out of its docstrings; a dead link fails it
+	@rm -rf build/site
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/site-cache -c docs/site . build/site
+	@$(BIN)/python tests/support/site_check.py build/site
+	@echo "build/site/index.html"
 
 format: $(STAMP)  ## put the code into the one format
 	@$(BIN)/ruff check -q --fix $(CODE) || true

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's own source: partitions that are read from an offset.
 
+The class that users write::
+
     class Orders:
         schema = pa.schema([("id", pa.int64())])
 
