@@ -98,7 +98,7 @@ async def make(folder: Path, layout: Layout, chunks: int = 4) -> Bench:
         for subpartition, batch in enumerate(turn):
             writer.write(batch, subpartition)
     ends = list(writer.finish())
-    partition.finish_indexed(ends)
+    partition.complete(ends)
     return Bench(partition, registry, reads, storage, memory, ends)
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from penstock.buffer import DataType
 from penstock.environment.host import Host
+from penstock.environment.partitions.stored import StoredResult
 from penstock.environment.peers.remote import ChannelBuffers, RemoteSource
-from penstock.environment.ports.hybrid_port import HybridPort
 from penstock.environment.ports.inputs import Channel
+from penstock.environment.ports.writer_port import WriterPort
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import FINISHED
 from penstock.network.frames import payload_checksum
@@ -28,21 +29,37 @@ from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, PartitionKi
 from penstock.shuffle.events import encode_event
 from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
+WRITING: list[Task] = []
+"""The tasks of a test."""
+
 
 class Task:
     """A writing task as its environment sees it: what it was granted, and which segment it has open for what."""
 
     def __init__(self, host: Host, number: int, subpartitions: int) -> None:
         self.host = host
+        self.is_gone = self.is_stopped = False
         self.at_hand: list[int] = []
         self.folder = ""
         self._open: dict[int, tuple[int, int]] = {}
-        self._holdings = host.memory.references.attach(f"task {number}")
+        self.holdings = host.memory.references.attach(f"task {number}")
         partition = PartitionId(DatasetId("job", 0), number, 1)
         request = OpenWriter(number, PRODUCER, partition, subpartitions, False, PartitionKind.HYBRID_FULL)
-        line: Any = self
-        self.port = HybridPort(host.stored, line, self._holdings, request)
-        self.result = self.port.partition
+        self.ports: list[WriterPort] = []
+        self.to_task: Any = self
+        host.writers.open(self, request)
+        (self.port,) = self.ports
+        result: Any = host.registry.find(partition)
+        self.result: StoredResult = result
+        WRITING.append(self)
+
+    def opened(self, partition: PartitionId, writer: WriterPort) -> None:
+        """The attached task's part: its port."""
+        self.ports.append(writer)
+
+    def take_writer(self, partition: PartitionId) -> WriterPort:
+        """The attached task's part: its port ends."""
+        return self.ports.pop()
 
     def grant(self, port: int, segment: int) -> None:
         """The line's part: segments to write into."""
@@ -87,10 +104,10 @@ def memory(folder: Path, segments: int, test: Callable[[Host], Awaitable[None]])
         host = host_of(folder, segments)
         try:
             await test(host)
-            for result in list(host.arbiter._holders):
-                if result.writer is not None:
-                    result.writer.fail("the test is over")
-                result.release()
+            while WRITING:
+                task = WRITING.pop()
+                task.port.fail("the test is over")
+                task.result.release()
             host.memory.pool.check()
         finally:
             await host.close()

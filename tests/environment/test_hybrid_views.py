@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.buffer import BufferSlice
-from penstock.buffer.view import CreditListener, Resumable, SubpartitionView
+from penstock.buffer import BufferSlice, DataType
 from penstock.environment.partitions.stored import StoredResult
 from penstock.environment.partitions.views import LocalView, ServedView
 from penstock.errors import IncompleteDataError
@@ -18,7 +17,7 @@ from penstock.link.frames import IN_FILES
 from penstock.partition.extents import OWN, Extent, data_name
 from penstock.partition.stretched_file import StretchedFile
 from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
-from penstock.shuffle.events import decode_event
+from penstock.shuffle.events import decode_event, encode_event
 from small_hosts import SEGMENT, eventually, host_of, on_loop
 
 SEGMENTS = 32
@@ -46,7 +45,7 @@ class Bench:
         self.host.memory.segments.view(segment)[:] = bytes([byte]) * SEGMENT
         piece = BufferSlice(segment, 0, SEGMENT, finished=True)
         self.writer.commit(piece, 1)
-        self.result.add(subpartition, piece)
+        self.result.take_slice(subpartition, piece)
         self.written[subpartition] += bytes([byte]) * SEGMENT
 
     async def store(self, subpartition: int, byte: int, size: int) -> Extent:
@@ -69,8 +68,9 @@ class Bench:
         if self.own is not None:
             self.own.close()
         for subpartition, data in enumerate(self.written):
-            self.result.end_subpartition(subpartition, EndOfPartition(len(data), len(data), 0))
-        self.result.finish()
+            end = encode_event(EndOfPartition(len(data), len(data), 0))
+            self.result.take_event(subpartition, end, DataType.EVENT)
+        self.result.complete(())
         self.result.settle()
         self.result.close_producer()
 
@@ -107,14 +107,14 @@ class Reader:
         self.called = True
         self.files = self.longest = 0
         make = bench.result.create_view if served else bench.result.create_local_view
-        self.view: SubpartitionView = make(first, self._call, count)
+        self.view: LocalView | ServedView = make(first, self._call, count)
 
     def _call(self) -> None:
         self.called = True
 
     def grant(self, buffers: int) -> None:
         """Credit, which only a view for a reader elsewhere asks for."""
-        if isinstance(self.view, CreditListener):
+        if isinstance(self.view, ServedView):
             self.view.on_credit(buffers)
 
     def take(self) -> bool:
@@ -150,7 +150,6 @@ class Reader:
             self.data += whole[skip:]
             self.files += 1
         assert not self.view.is_available, "the next extents came before these were begun"
-        assert isinstance(self.view, Resumable)
         self.view.resume()
 
 

@@ -17,8 +17,8 @@ from environment_thread import EnvironmentThread, environment
 from holdings import maps_of
 from penstock.attachment.attachment import Attachment
 from penstock.buffer import SegmentMemory
+from penstock.environment.partitions.stored import StoredResult
 from penstock.environment.ports.inputs import GatePort
-from penstock.environment.tasks.results import ResultFiles
 from penstock.errors import (
     ControlError,
     EnvironmentLostError,
@@ -154,6 +154,11 @@ def test_calls_take_no_ports(here: EnvironmentThread) -> None:
     attachment.close()
 
 
+def whole_writer(owner: AttemptId, partition: PartitionId) -> calls.OpenWriter:
+    """The question of a writer that stores everything."""
+    return calls.OpenWriter(0, owner, partition, 1, False, PartitionKind.BLOCKING_SORT_MERGE)
+
+
 def test_a_directory_whose_disk_took_no_more_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer says that it was the disk; the partitions that come next go to the other directory."""
     disks = [tmp_path / name for name in ("one", "two")]
@@ -163,12 +168,12 @@ def test_a_directory_whose_disk_took_no_more_is_left_out(tmp_path: Path, monkeyp
 
         def disk_of(number: int) -> str:
             owner, partition = AttemptId("job", 0, number, 1), PartitionId(DatasetId("job", 0), number, 1)
-            opened = attachment.ask(calls.OpenFiles(owner, partition, 1, 0), DEADLINE)
+            opened = attachment.ask(whole_writer(owner, partition), DEADLINE)
             return Path(opened.folder).relative_to(tmp_path).parts[0]
 
         assert {disk_of(0), disk_of(1)} == {"one", "two"}
         full = disk_of(2)
-        attachment.ask(calls.FailFiles(PartitionId(DatasetId("job", 0), 2, 1), "full", is_storage=True), DEADLINE)
+        attachment.ask(calls.FailWriter(PartitionId(DatasetId("job", 0), 2, 1), "full", is_storage=True), DEADLINE)
         (left,) = {"one", "two"} - {full}
         # The loop hands the word to a thread before it takes the next question.
         assert [disk_of(number) for number in range(3, 7)][1:] == [left] * 3
@@ -324,10 +329,10 @@ def test_a_fault_while_a_task_is_served_ends_its_session_alone(
         raise AssertionError("injected")
 
     monkeypatch.setattr(PartitionRegistry, "occupying", now)
-    monkeypatch.setattr(ResultFiles, "open", later)
+    monkeypatch.setattr(StoredResult, "make_folder", later)
     with pytest.raises(EnvironmentLostError):
         wrong.ask(calls.ListOccupying(), DEADLINE)
-    question = calls.OpenFiles(AttemptId("job", 0, 0, 1), PartitionId(DatasetId("job", 0), 0, 1), 1, 0)
+    question = whole_writer(AttemptId("job", 0, 0, 1), PartitionId(DatasetId("job", 0), 0, 1))
     with pytest.raises(EnvironmentLostError):
         waiting.ask(question, DEADLINE)
     assert exchange(right, 1) == [1, 4, 7]

@@ -99,25 +99,25 @@ def test_every_command_is_an_instruction_too(kind: type[commands.Command]) -> No
 @pytest.mark.parametrize(
     ("plain", "told"),
     [
-        ({"port": 1}, "FailWriter is not complete"),
-        ({"port": "1", "cause": ""}, "FailWriter.port .* must be int"),
-        ({"port": True, "cause": ""}, "FailWriter.port .* must be int"),
-        ({"port": 1, "cause": b"x"}, "FailWriter.cause .* must be str"),
-        ({"port": 1, "cause": "", "gate": 2}, "FailWriter has no field gate"),
+        ({"buffer": 1}, "WriterOpened is not complete"),
+        ({"packed": True, "buffer": "1"}, "WriterOpened.buffer .* must be int"),
+        ({"packed": True, "buffer": True}, "WriterOpened.buffer .* must be int"),
+        ({"packed": True, "folder": b"x"}, "WriterOpened.folder .* must be str"),
+        ({"packed": True, "gate": 2}, "WriterOpened has no field gate"),
     ],
 )
 def test_what_is_not_the_message_says_which_field(plain: dict[str, Any], told: str) -> None:
     """Wrong, missing and unknown fields are protocol errors."""
     with pytest.raises(ProtocolError, match=told):
-        from_wire(calls.FailWriter, plain)
+        from_wire(calls.WriterOpened, plain)
 
 
 @pytest.mark.parametrize("wrong", [None, 1, "j1-e0", ("j1-e0", 5), ("j1-e0", "x", 6), {"dataset": "j1-e0"}])
 def test_an_id_of_another_shape_is_refused(wrong: object) -> None:
     """Within a list as well."""
     for plain in ({"partition": wrong, "cause": ""}, {"partition": [wrong], "cause": ""}):
-        with pytest.raises(ProtocolError, match=r"FailFiles\.partition"):
-            from_wire(calls.FailFiles, plain)
+        with pytest.raises(ProtocolError, match=r"FailWriter\.partition"):
+            from_wire(calls.FailWriter, plain)
 
 
 @pytest.mark.parametrize("field", ["state", "failure"])

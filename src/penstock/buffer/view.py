@@ -3,11 +3,11 @@
 
 Rules:
 
-- Every view has the five members of `SubpartitionView`; that is all that the gate of a task on this host needs.
-- A connection that serves a reader elsewhere needs to know what waits before it may be sent: a `ServableView`.
-- A call that only some views answer is a capability of its own (`CreditListener`, `Resumable`). A reader asks with
-  `isinstance` whether a view has it, and does without if it has not; no view has a member that does nothing. Asking
-  takes microseconds: when a view is opened, or for what is rare, not for every buffer.
+- Every view has the six members of `SubpartitionView`; that is all that the gate of a task on this host needs.
+- A connection that serves a reader elsewhere needs to know what waits before it may be sent, and says what its
+  reader can take: a `ServableView`.
+- Nobody asks for the type of a view. One that has no use for a call gets it all the same, and its docstring says why
+  it does nothing then.
 - A view is used on one thread, and never blocks. After `release` it gives nothing and stays silent.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from penstock.buffer.data_types import BufferSlice, DataType
 
@@ -61,6 +61,9 @@ class SubpartitionView(Protocol):
     def poll(self) -> BufferOrEvent | None:
         """The next thing, or None: nothing there now, blocked, failed or released."""
 
+    def resume(self) -> None:
+        """Go on after an event that blocks, such as an aligned barrier; ProtocolError when nothing blocks."""
+
     def release(self) -> None:
         """The reader is done, for good or bad; idempotent. Queued items are recycled."""
 
@@ -72,21 +75,8 @@ class ServableView(SubpartitionView, Protocol):
     def backlog(self) -> int:
         """Data buffers that wait; 0 while an event blocks the view, so that no credit is promised for nothing."""
 
-
-@runtime_checkable
-class CreditListener(Protocol):
-    """A view that must read its data from somewhere first, and reads as far ahead as its reader has credit."""
-
     def on_credit(self, buffers: int) -> None:
-        """The reader can take so many buffers more (at the view's opening: those it begins with)."""
+        """The reader can take so many buffers more (at the view's opening: those it begins with).
 
-
-@runtime_checkable
-class Resumable(Protocol):
-    """A view that an event may block at its sender.
-
-    Extents of a hybrid partition do that today; an aligned barrier does, and is sent by streaming queries only.
-    """
-
-    def resume(self) -> None:
-        """Go on after an event that blocks; ProtocolError when nothing blocks."""
+        A view that reads its data from somewhere first does so as far ahead as that goes.
+        """

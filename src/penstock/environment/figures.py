@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from penstock.buffer.local_pool import LocalPoolStatistics
-from penstock.environment.peers.remote import RemoteExchange, RemoteSource
+from penstock.environment.peers.remote import RemoteExchange
 from penstock.environment.ports.inputs import GatePort
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.link.figures import LOCAL_SERVICE, ChannelFigures, PartitionFigures
@@ -42,11 +42,11 @@ def partition_figures(registry: PartitionRegistry, segment_size: int) -> tuple[P
 def channel_figures(tasks: Iterable[AttachedTask]) -> tuple[ChannelFigures, ...]:
     """Each channel to another environment that a task reads, in detail."""
     return tuple(
-        ChannelFigures(gate.attempt, gate.port, channel.index, channel.source.figures())
+        ChannelFigures(gate.attempt, gate.port, channel.index, channel.figures())
         for task in tasks
         for gate in task.gates.values()
         for channel in gate.channels
-        if isinstance(channel.source, RemoteSource)
+        if channel.figures is not None and channel.source is not None
     )
 
 
@@ -56,7 +56,7 @@ def _ports(task: AttachedTask, remote: RemoteExchange) -> dict[str, float]:
     if gates:
         figures.update(_of_gates(gates, [pool for gate in gates if (pool := remote.floating(gate)) is not None]))
     if writers:
-        pools = [writer.pool for writer in writers]
+        pools = [pool for writer in writers if (pool := writer.pool) is not None]
         figures["out_pool_usage"] = _usage(pools)
         figures["out_queue"] = sum(writer.queued for writer in writers)
     return figures

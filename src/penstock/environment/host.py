@@ -31,14 +31,14 @@ from penstock.environment.partitions.stored import StoredPartitions
 from penstock.environment.peers.addresses import DataAddresses
 from penstock.environment.peers.remote import RemoteExchange
 from penstock.environment.ports.inputs import Reading
-from penstock.environment.ports.outputs import PipelinedPartitions
+from penstock.environment.ports.waiting_supply import WaitingMemory
+from penstock.environment.ports.writers import Writers
 from penstock.environment.reading.file_reads import FileReads
 from penstock.environment.supervision import Supervisor
 from penstock.environment.task_frames import TaskFrames
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.environment.tasks.calls import Services, TaskCalls
 from penstock.environment.tasks.checkpoint_files import CheckpointFiles
-from penstock.environment.tasks.results import ResultFiles
 from penstock.environment.tasks.session import TaskSession, peer_pid
 from penstock.environment.tasks.task_registry import TaskRegistry
 from penstock.environment.turn import Turn
@@ -98,10 +98,11 @@ class Host:
         self._endpoint = MetricsEndpoint(settings.observe, self._samples)
         self.checkpoint_files = CheckpointFiles(name, self.master.ask)
         ahead = Allowance(count // PIPELINED_AHEAD_SHARE)
+        self.writers = Writers(producers, WaitingMemory(self.memory, ahead, network), self.stored, buffers)
         self._services = Services(
-            PipelinedPartitions(producers, self.memory, ahead, network),
-            self.stored,
-            ResultFiles(self.stored, buffers),
+            self.writers,
+            self.partitions,
+            self.storage,
             Reading(name, self.partitions, self.turn, self.task_registry.leave, self.remote.open),
             self.task_registry,
             self.checkpoint_files,

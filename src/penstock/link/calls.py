@@ -20,17 +20,24 @@ STREAM_BUILDERS = 16
 
 @dataclass(frozen=True, slots=True)
 class WriterOpened:
-    """The partition is known to readers. A packed writer keeps one open segment for all subpartitions."""
+    """The partition is known to readers. A packed writer keeps one open segment for all subpartitions.
+
+    One that stores everything is told the folder of its files, and the bytes that it may collect in memory.
+    """
 
     packed: bool
+    folder: str = ""
+    buffer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWriter(Request[WriterOpened]):
-    """Register a pipelined or hybrid partition; its segments come to the port as grants.
+    """Register a partition; segments of a pipelined or hybrid one come to the port as grants.
 
     A writer that `streams` never waits in the middle of a message, so it needs few segments, however many
-    subpartitions there are. Raises InsufficientBuffersError, StaleError, ProtocolError.
+    subpartitions there are. That of a blocking partition has port 0, and `buffer` is what it would like to collect,
+    in bytes. Raises InsufficientBuffersError, StaleError, ProtocolError, or PenstockError where no directory can be
+    used.
     """
 
     port: int
@@ -40,20 +47,22 @@ class OpenWriter(Request[WriterOpened]):
     broadcast: bool
     kind: PartitionKind
     streams: bool = False
+    buffer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FinishWriter(Request[Done]):
-    """The partition is complete; the port is closed."""
+    """The partition is complete; its port is closed. `ends` of one whose writer has stored everything."""
 
-    port: int
+    partition: PartitionId
+    ends: tuple[EndOfPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FailWriter(Request[Done]):
-    """The producer gives the partition up; the port is closed. `is_storage`: its file took no more."""
+    """The producer gives the partition up; its port is closed. `is_storage`: its files took no more."""
 
-    port: int
+    partition: PartitionId
     cause: str
     is_storage: bool = False
 
@@ -72,44 +81,6 @@ class CloseGate(Request[Done]):
     """Close a gate; its channels are cancelled."""
 
     port: int
-
-
-@dataclass(frozen=True, slots=True)
-class FilesOpened:
-    """The folder in which the task writes the files, and the bytes that it may collect in memory."""
-
-    folder: str
-    buffer: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFiles(Request[FilesOpened]):
-    """Register a blocking partition; `buffer` is what its writer would like to collect, in bytes: 0 for nothing.
-
-    Raises InsufficientBuffersError, StaleError, ProtocolError, or PenstockError where no directory can be used.
-    """
-
-    attempt: AttemptId
-    partition: PartitionId
-    subpartitions: int
-    buffer: int
-
-
-@dataclass(frozen=True, slots=True)
-class FinishFiles(Request[Done]):
-    """The files of a blocking partition are complete: what each subpartition holds."""
-
-    partition: PartitionId
-    ends: tuple[EndOfPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FailFiles(Request[Done]):
-    """The producer gives a blocking partition up. `is_storage`: its files took no more."""
-
-    partition: PartitionId
-    cause: str
-    is_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +166,6 @@ CALLS: dict[str, type[Request[Any]]] = {
         FailWriter,
         OpenGate,
         CloseGate,
-        OpenFiles,
-        FinishFiles,
-        FailFiles,
         ReportMissingFile,
         ListOccupying,
         GetStatistics,

@@ -14,6 +14,8 @@ class ReaderState(Enum):
 
     WAITING = "WAITING"
     """The partition is not produced yet."""
+    OPENING = "OPENING"
+    """Its view is being asked for, which may call back."""
     READING = "READING"
     BLOCKED = "BLOCKED"
     """An aligned barrier was sent; nothing more until the receiver resumes."""
@@ -23,6 +25,8 @@ class ReaderState(Enum):
 class ReaderEvent(Enum):
     """The events that move a reader."""
 
+    OPEN = "asked for"
+    MISS = "not produced yet"
     PRODUCED = "produced"
     BARRIER = "barrier sent"
     RESUME = "resumed"
@@ -51,12 +55,14 @@ class ChannelEvent(Enum):
 
 
 READER_TABLE: Final[Table[ReaderState, ReaderEvent]] = {
-    (ReaderState.WAITING, ReaderEvent.PRODUCED): ReaderState.READING,
+    (ReaderState.WAITING, ReaderEvent.OPEN): ReaderState.OPENING,
+    (ReaderState.OPENING, ReaderEvent.MISS): ReaderState.WAITING,
+    (ReaderState.OPENING, ReaderEvent.PRODUCED): ReaderState.READING,
     (ReaderState.READING, ReaderEvent.BARRIER): ReaderState.BLOCKED,
     (ReaderState.BLOCKED, ReaderEvent.RESUME): ReaderState.READING,
     **{
         (state, event): ReaderState.RELEASED
-        for state in (ReaderState.WAITING, ReaderState.READING, ReaderState.BLOCKED)
+        for state in (ReaderState.WAITING, ReaderState.OPENING, ReaderState.READING, ReaderState.BLOCKED)
         for event in (ReaderEvent.FAIL, ReaderEvent.CANCEL)
     },
 }

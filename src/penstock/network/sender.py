@@ -15,12 +15,12 @@ Limits: MAX_READERS for a connection; per reader at most one backlog announcemen
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.buffer.data_types import DataType
-from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, ServableView
+from penstock.buffer.view import BufferOrEvent, ServableView
 from penstock.connection.frames import OutgoingFrame
 from penstock.errors import PartitionNotProducedError, ProtocolError
 from penstock.lifecycle.table import Lifecycle
@@ -72,10 +72,6 @@ class _Reader:
     __slots__ = (
         "announced",
         "credit",
-        "credit_listener",
-        "is_announcing",
-        "is_opening",
-        "is_queued",
         "lifecycle",
         "listener",
         "request",
@@ -91,13 +87,10 @@ class _Reader:
             f"reader {request.receiver} of {request.partition}", READER_TABLE, ReaderState.WAITING
         )
         self.view: ServableView | None = None
-        self.credit_listener: CreditListener | None = None
-        """The view, if it reads ahead of what it gives."""
         self.sequence = 0
         """Messages sent so far; on the wire modulo 2**32."""
         self.announced = 0
         """The backlog the receiver was last told."""
-        self.is_queued = self.is_opening = self.is_announcing = False
 
     def is_ready(self) -> bool:
         """True if a turn would send something."""
@@ -121,9 +114,9 @@ class PartitionRequestQueue:
     def __init__(self, provider: PartitionProvider, wake: Callable[[], None] = lambda: None) -> None:
         self._provider = provider
         self._readers: dict[int, _Reader] = {}
-        self._ready: deque[_Reader] = deque()
+        self._ready: OrderedDict[_Reader, None] = OrderedDict()
         self._control: deque[Message] = deque()
-        self._announcements: deque[_Reader] = deque()
+        self._announcements: OrderedDict[_Reader, None] = OrderedDict()
         self._pong: Pong | None = None
         self._is_closed = False
         self.wake = wake
@@ -200,8 +193,7 @@ class PartitionRequestQueue:
     def next_frame(self) -> OutgoingFrame | None:
         """The next frame to send, or None until `wake` is called."""
         while (message := self._next_control()) is None and self._ready:
-            reader = self._ready.popleft()
-            reader.is_queued = False
+            reader, _ = self._ready.popitem(last=False)
             frame = self._take_turn(reader)
             if frame is not None:
                 return frame
@@ -214,8 +206,7 @@ class PartitionRequestQueue:
         if self._control:
             return self._control.popleft()
         while self._announcements:
-            reader = self._announcements.popleft()
-            reader.is_announcing = False
+            reader, _ = self._announcements.popitem(last=False)
             if reader.view is not None and reader.has_news():
                 reader.announced = reader.view.backlog
                 return BacklogAnnouncement(reader.request.receiver, reader.announced)
@@ -231,24 +222,21 @@ class PartitionRequestQueue:
         self._open_view(reader)
 
     def _open_view(self, reader: _Reader) -> None:
-        if reader.is_opening:
+        if not reader.lifecycle.allows(ReaderEvent.OPEN):
             return
         request = reader.request
-        reader.is_opening = True
+        reader.lifecycle.move(ReaderEvent.OPEN)
         try:
             view = self._provider.request_view(request.partition, request.first, request.last, reader.listener)
         except PartitionNotProducedError:
+            reader.lifecycle.move(ReaderEvent.MISS)
             return
         except Exception as error:  # noqa: BLE001 - one partition's fault must not end the connection
             self._fail(reader, error)
             return
-        finally:
-            reader.is_opening = False
         reader.view = view
         reader.lifecycle.move(ReaderEvent.PRODUCED)
-        if isinstance(view, CreditListener):
-            reader.credit_listener = view
-            view.on_credit(reader.credit.credit)
+        view.on_credit(reader.credit.credit)
         self._enqueue(reader)
 
     def _with_reader(self, receiver: int, action: Callable[[_Reader], None]) -> None:
@@ -262,12 +250,12 @@ class PartitionRequestQueue:
 
     def _add_credit(self, reader: _Reader, credit: int) -> None:
         reader.credit.grant(credit)
-        if reader.credit_listener is not None:
-            reader.credit_listener.on_credit(credit)
+        if reader.view is not None:
+            reader.view.on_credit(credit)
         self._enqueue(reader)
 
     def _resume(self, reader: _Reader) -> None:
-        if not reader.lifecycle.allows(ReaderEvent.RESUME) or not isinstance(reader.view, Resumable):
+        if not reader.lifecycle.allows(ReaderEvent.RESUME) or reader.view is None:
             raise ProtocolError(f"RESUME_CONSUMPTION for a channel that is not blocked: {reader.lifecycle}")
         if reader.credit.initial == 0:
             reader.credit.reset()
@@ -282,17 +270,15 @@ class PartitionRequestQueue:
 
     def _enqueue(self, reader: _Reader) -> None:
         view = reader.view
-        if reader.is_queued or view is None or reader.lifecycle.state is ReaderState.RELEASED:
+        if reader in self._ready or view is None or reader.lifecycle.state is ReaderState.RELEASED:
             return
         if view.failure is not None:
             self._fail(reader, view.failure)
         elif reader.is_ready():
-            reader.is_queued = True
-            self._ready.append(reader)
+            self._ready[reader] = None
             self.wake()
-        elif not reader.is_announcing and reader.has_news():
-            reader.is_announcing = True
-            self._announcements.append(reader)
+        elif reader not in self._announcements and reader.has_news():
+            self._announcements[reader] = None
             self.wake()
 
     def _take_turn(self, reader: _Reader) -> OutgoingFrame | None:
@@ -353,6 +339,5 @@ class PartitionRequestQueue:
         del self._readers[reader.request.receiver]
         reader.listener.end()
         view, reader.view = reader.view, None
-        reader.credit_listener = None
         if view is not None:
             view.release()

@@ -15,14 +15,15 @@ Sans-I/O, one thread. Callbacks are called when the partition's own books are st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.buffer import BufferSlice
+from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.view import DataListener
 from penstock.errors import PenstockError, ProtocolError
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
+from penstock.partition.extents import BROADCAST, Extent
 from penstock.partition.lifecycle import (
     PartitionEvent,
     PartitionLifecycle,
@@ -36,6 +37,7 @@ from penstock.partition.subpartition import (
     PipelinedView,
     SubpartitionEvent,
 )
+from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.ids import PartitionId
 
 
@@ -151,6 +153,44 @@ class PipelinedPartition(Endings):
         overtaken = target.overtake(payload)
         self._show()
         return overtaken
+
+    # As a port writes it.
+
+    def references(self, subpartition: int) -> int:
+        """The references that a slice for a subpartition, or for `BROADCAST`, is to have."""
+        return len(self._subpartitions) if subpartition == BROADCAST else 1
+
+    def take_slice(self, subpartition: int, piece: BufferSlice) -> None:
+        """Queue a slice for one reader, or for all."""
+        if subpartition == BROADCAST:
+            self.broadcast(piece)
+        else:
+            self.add(subpartition, piece)
+
+    def take_event(self, subpartition: int, payload: bytes, data_type: int) -> Sequence[BufferSlice]:
+        """Queue an event for one reader, or for all; the slices that it has overtaken, which stay queued."""
+        if self.state.is_end:
+            return ()
+        if data_type == DataType.OVERTAKING_BARRIER:
+            return self.overtake(subpartition, payload)
+        if subpartition == BROADCAST:
+            self.broadcast_event(payload, data_type)
+        else:
+            self.add_event(subpartition, payload, data_type)
+        return ()
+
+    def add_stored(self, subpartition: int, extent: Extent) -> None:
+        """Raise ProtocolError: nothing of it is stored."""
+        raise ProtocolError(f"partition {self.name} is pipelined: nothing of it is stored")
+
+    def complete(self, ends: Sequence[EndOfPartition]) -> None:
+        """The producer has written everything, unless the partition has ended before."""
+        if not self.state.is_end:
+            self.finish()
+
+    def give_up_writing(self, cause: BaseException | str, *, is_storage: bool) -> None:
+        """The producer has failed."""
+        self.fail(cause)
 
     def _target(self, subpartition: int) -> PipelinedSubpartition:
         check_range(self.partition_id, subpartition, 1, len(self._subpartitions))

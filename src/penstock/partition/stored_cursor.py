@@ -182,6 +182,11 @@ class Logs:
             log = self._logs[subpartition] = Log()
         return log
 
+    def items_of(self, subpartition: int) -> list[Item | None]:
+        """The items that a subpartition has; any thread, as nothing is made for it."""
+        log = self._logs.get(subpartition)
+        return [] if log is None else log.items
+
     def __iter__(self) -> Iterator[Log]:
         return map(self.__getitem__, range(len(self.ends)))
 

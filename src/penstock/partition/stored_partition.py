@@ -131,6 +131,8 @@ class StoredPartition(Endings):
 
     def finish_indexed(self, ends: Sequence[EndOfPartition]) -> None:
         """The producer has stored everything and its index; ProtocolError unless there is an end for each."""
+        if self._storing.sequence:
+            raise ProtocolError(f"{self.partition_id}: its producer has an index of rows that are elsewhere")
         if len(ends) != len(self._logs):
             raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {len(self._logs)} subpartitions")
         self._logs.ends[:] = ends
@@ -188,7 +190,7 @@ class StoredPartition(Endings):
         Any thread.
         """
         found: list[Extent] = []
-        position, items = 0, self._logs[subpartition].items
+        position, items = 0, self._logs.items_of(subpartition)
         while position < len(items):
             item = items[position]
             if item is None or item.extent is None:

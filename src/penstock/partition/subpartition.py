@@ -312,6 +312,9 @@ class PipelinedView:
         """The next thing, if there is one."""
         return None if self.is_released else self._subpartition.poll()
 
+    def on_credit(self, buffers: int) -> None:
+        """Nothing changes: all that it gives is in memory."""
+
     def resume(self) -> None:
         """Go on after a blocking event."""
         if not self.is_released:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.buffer.view import DataListener, ServableView, SubpartitionView
+from penstock.errors import PenstockError
 from penstock.partition.registry import PartitionRegistry, Waiter
 from penstock.shuffle import PartitionId
 
@@ -24,6 +25,10 @@ class Partitions:
     def served_view(self, partition: PartitionId, first: int, count: int, listener: DataListener) -> ServableView:
         """A view for a reader on another host; raises as `local_view`."""
         return self._registry.find(partition).create_view(first, listener, count)
+
+    def missing(self, partition: PartitionId, cause: str) -> PenstockError:
+        """A reader on this host found a file gone: what it is told; raises the answer where the partition is gone."""
+        return self._registry.find(partition).lost(cause)
 
     def wait(self, partition: PartitionId, waiter: Waiter) -> None:
         """Call the waiter when a partition that was not produced yet is there, or with why it won't be."""

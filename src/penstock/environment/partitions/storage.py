@@ -39,6 +39,10 @@ class Storage:
         """So many bytes were stored, here or by a writer."""
         self._stored_bytes += length
 
+    async def have_room(self) -> bool:
+        """Tell whether a partition that could not be stored may be in another directory."""
+        return await self._loop.run_in_executor(None, self.folders.have_room)
+
     def run(self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
         """Do something that waits, in a thread; then `done` gets its result, or `failed` its error, on the loop."""
         if self._is_closed:

@@ -23,7 +23,7 @@ from penstock.environment.partitions.folders import PartitionFolder, remove_fold
 from penstock.environment.partitions.producers import Producers
 from penstock.environment.partitions.storage import Storage
 from penstock.environment.partitions.views import LocalView, ServedView
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import PenstockError, ProtocolError, StorageError
 from penstock.partition.answers import end_error
 from penstock.partition.data_file import DataFile
 from penstock.partition.endings import Endings
@@ -38,7 +38,8 @@ from penstock.partition.stored_cursor import Next, StoredCursor
 from penstock.partition.stored_items import SpillOrder
 from penstock.partition.stored_partition import StoredPartition
 from penstock.partition.storing import StoredRules
-from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle.events import decode_event
 
 T = TypeVar("T")
 
@@ -95,7 +96,6 @@ class StoredResult(Endings):
         self._folder = PartitionFolder(self._storage.folders, partition)
         self._disk = DataFile(partition, subpartitions, self._folder.path, self._storage.reserve)
         self._working = 0
-        self._give_back: Callable[[], None] | None = None
 
     @property
     def partition_id(self) -> PartitionId:
@@ -143,39 +143,56 @@ class StoredResult(Endings):
         """A view for a reader on this host."""
         return LocalView(self, subpartition, count, listener)
 
-    # The producer, and those who need memory.
+    # The producer, as its port says it, and those who need memory.
 
-    def add(self, target: int, piece: BufferSlice) -> None:
-        """Take a slice for a subpartition, or for all."""
-        self.core.add(target, piece)
+    def references(self, subpartition: int) -> int:
+        """One, whomever a slice is for."""
+        return 1
+
+    def take_slice(self, subpartition: int, piece: BufferSlice) -> None:
+        """Take a slice for a subpartition, or for `BROADCAST`."""
+        self.core.add(subpartition, piece)
         self._obey()
 
-    def add_stored(self, target: int, extent: Extent) -> None:
+    def add_stored(self, subpartition: int, extent: Extent) -> None:
         """Note what the producer has stored by itself."""
-        self.core.add_stored(target, extent)
+        self.core.add_stored(subpartition, extent)
         self._obey()
         self._storage.note_stored(extent.length)
 
-    def end_subpartition(self, subpartition: int, end: EndOfPartition) -> None:
-        """The producer has written all of a subpartition."""
-        self.core.end_subpartition(subpartition, end)
-        self._obey()
+    def take_event(self, subpartition: int, payload: bytes, data_type: int) -> Sequence[BufferSlice]:
+        """The end of a subpartition; ProtocolError for any other event but that of its data, which says nothing."""
+        event = decode_event(payload)
+        if data_type != DataType.EVENT or not isinstance(event, EndOfData | EndOfPartition):
+            raise ProtocolError(f"{self.partition_id}: a hybrid partition takes no event but its end")
+        if isinstance(event, EndOfPartition) and not self.state.is_end:
+            self.core.end_subpartition(subpartition, event)
+            self._obey()
+        return ()
 
-    def finish(self) -> None:
-        """The producer has written everything; see later whether that is to be stored."""
-        self.core.finish()
-        self._obey()
-        self._storage.later(SETTLE_SECONDS, self.settle)
+    def complete(self, ends: Sequence[EndOfPartition]) -> None:
+        """The producer has written everything: with its index, or see later whether the rest is to be stored.
+
+        Raises the answer that fits where a producer that stores everything finds the partition ended.
+        """
+        if ends:
+            self._check_alive()
+            self.core.finish_indexed(ends)
+            self._obey()
+        elif not self.state.is_end:
+            self.core.finish()
+            self._obey()
+            self._storage.later(SETTLE_SECONDS, self.settle)
+
+    def give_up_writing(self, cause: BaseException | str, *, is_storage: bool) -> None:
+        """The producer has failed; `is_storage`: the next partitions go to another disk."""
+        if is_storage:
+            self.note_storage_failure()
+        self.fail(cause)
 
     def settle(self) -> None:
         """It has finished some time ago: what is left in memory is to be stored."""
         self.core.settle()
-        self._obey()
-
-    def finish_indexed(self, ends: Sequence[EndOfPartition]) -> None:
-        """The producer has stored everything, and its index."""
-        self.core.finish_indexed(ends)
-        self._end_writing()
         self._obey()
 
     def close_producer(self) -> None:
@@ -209,16 +226,8 @@ class StoredResult(Endings):
 
     def begin(self) -> None:
         """The producer may store; raises the answer that fits where the partition has ended meanwhile."""
-        if self.state.is_end:
-            raise end_error(self.partition_id, self.state, self.cause, self._producers.host)
+        self._check_alive()
         self.core.begin()
-
-    def reserve(self, give_back: Callable[[], None]) -> None:
-        """Hold something for the producer; it is given back when the writing ends, or has ended."""
-        if self.state.is_end:
-            give_back()
-        else:
-            self._give_back = give_back
 
     def note_storage_failure(self) -> None:
         """Its folder took no more: the next partitions go elsewhere."""
@@ -311,7 +320,6 @@ class StoredResult(Endings):
                 case Remove():
                     self._producers.registry.bury(self.partition_id)
                     self._arbiter.drop(self)
-                    self._end_writing()
                     self._remove_if_idle()
 
     @property
@@ -383,10 +391,9 @@ class StoredResult(Endings):
             work, lambda result: worked(lambda: done(result)), lambda error: worked(lambda: failed(error))
         )
 
-    def _end_writing(self) -> None:
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
+    def _check_alive(self) -> None:
+        if self.state.is_end:
+            raise end_error(self.partition_id, self.state, self.cause, self._producers.host)
 
     def _remove_if_idle(self) -> None:
         if self._working:

@@ -114,6 +114,7 @@ class RemoteExchange:
                 source.credit.release()
             gate.fail_channel(channel, lost(channel, error))
             return
+        channel.figures = source.figures
         gate.attach(channel, source)
 
     async def _request(self, channel: Channel, source: RemoteSource) -> RemoteInputChannel:

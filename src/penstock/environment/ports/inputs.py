@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
-from penstock.buffer.view import BufferOrEvent, Resumable, SubpartitionView
+from penstock.buffer.view import BufferOrEvent, SubpartitionView
 from penstock.environment.partitions.found import Partitions
 from penstock.environment.task_frames import TaskFrames
 from penstock.environment.turn import Turn
@@ -44,6 +44,8 @@ class Channel:
     is_queued: bool = False
     is_ended: bool = False
     is_remote: bool = False
+    figures: Callable[[], dict[str, float]] | None = None
+    """Tells the buffers of a remote one in detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +155,8 @@ class GatePort:
         """Let a blocked channel go on; without effect on one that is not blocked."""
         source = self._channel(channel).source
         if source is not None:
-            if isinstance(source, Resumable):
-                with contextlib.suppress(ProtocolError):
-                    source.resume()
+            with contextlib.suppress(ProtocolError):
+                source.resume()
             self.available(self.channels[channel])
 
     def close(self) -> None:

@@ -8,9 +8,8 @@ import logging
 from collections.abc import Callable
 
 from penstock.buffer import Holdings
-from penstock.environment.ports.hybrid_port import HybridPort
 from penstock.environment.ports.inputs import GatePort
-from penstock.environment.ports.outputs import WriterPort
+from penstock.environment.ports.writer_port import WriterPort
 from penstock.environment.task_frames import TaskFrames
 from penstock.environment.tasks.task_life import TASK_TABLE, AttachedTaskEvent, TaskState
 from penstock.errors import ProtocolError
@@ -31,11 +30,12 @@ class AttachedTask:
         self.holdings = holdings
         self.attempt: AttemptId | None = None
         self.metrics: dict[str, float] = {}
-        self.writers: dict[int, WriterPort | HybridPort] = {}
-        self.lessors: dict[int, WriterPort] = {}
+        self.writers: dict[int, WriterPort] = {}
+        """Those of which frames tell, by port."""
+        self._lessors: dict[int, WriterPort] = {}
         """Writers that have ended before all that they had leased came back."""
         self.gates: dict[int, GatePort] = {}
-        self.results: set[PartitionId] = set()
+        self._written: dict[PartitionId, WriterPort] = {}
         self.identity: AttemptId | None = None
         self._owners: set[AttemptId] = set()
         self._life = Lifecycle(f"task of process {pid}", TASK_TABLE, TaskState.ATTACHED)
@@ -49,6 +49,11 @@ class AttachedTask:
     def is_gone(self) -> bool:
         """True if its connection has ended."""
         return self.state is TaskState.GONE
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if nobody needs any more what it still writes."""
+        return self.state.is_stopped
 
     def begin(self, identity: AttemptId) -> None:
         """It asks for work, by its own name; a worker is then given an attempt."""
@@ -95,22 +100,29 @@ class AttachedTask:
         gates = [gate for gate in self.gates.values() if gate.attempt == consumer]
         return sum(gate.update(descriptor) for gate in gates) > 0
 
-    def take_writer(self, port: int) -> WriterPort | HybridPort:
-        """The writer of this port, which ends; KeyError where there is none."""
-        writer = self.writers.pop(port)
-        if isinstance(writer, WriterPort) and writer.leased:
-            self.lessors[port] = writer
+    def opened(self, partition: PartitionId, writer: WriterPort) -> None:
+        """It writes this partition."""
+        self._written[partition] = writer
+        if writer.number:
+            self.writers[writer.number] = writer
+
+    def take_writer(self, partition: PartitionId) -> WriterPort:
+        """The writer of a partition, which ends; ProtocolError where there is none."""
+        writer = self._written.pop(partition, None)
+        if writer is None:
+            raise ProtocolError(f"{self.attempt} does not write partition {partition}")
+        self.writers.pop(writer.number, None)
+        if writer.leased:
+            self._lessors[writer.number] = writer
         return writer
 
     def returned(self, port: int, segments: tuple[int, ...]) -> None:
         """It gives back what it had leased for a writer's port; what comes for a gate that was closed is dropped."""
-        writer = self.writers.get(port) or self.lessors.get(port)
-        if isinstance(writer, HybridPort):
-            raise ProtocolError("the writer of a hybrid partition leases nothing")
+        writer = self.writers.get(port) or self._lessors.get(port)
         if writer is not None:
             writer.recycle(segments)
             if not writer.leased:
-                self.lessors.pop(port, None)
+                self._lessors.pop(port, None)
 
     def end(self, cause: str) -> AttemptId | None:
         """It is gone: close its gates, fail its writers, give back what it held. The attempt that is lost with it."""
@@ -118,7 +130,7 @@ class AttachedTask:
         self._life.move(AttachedTaskEvent.GO)
         for gate in list(self.gates.values()):
             _end(gate.close)
-        for writer in list(self.writers.values()):
+        for writer in list(self._written.values()):
             _end(functools.partial(writer.fail, cause))
         self.holdings.drop_all()
         return lost

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.environment.control import MasterLink, NoMaster
-from penstock.environment.partitions.stored import StoredPartitions
-from penstock.environment.ports.hybrid_port import HybridPort
+from penstock.environment.partitions.found import Partitions
+from penstock.environment.partitions.storage import Storage
 from penstock.environment.ports.inputs import GatePort, Reading
-from penstock.environment.ports.outputs import PipelinedPartitions, WriterPort
+from penstock.environment.ports.writers import Writers
 from penstock.environment.supervision import Supervisor
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.environment.tasks.checkpoint_files import CheckpointFiles
-from penstock.environment.tasks.results import ResultFiles
 from penstock.environment.tasks.task_registry import TaskRegistry
 from penstock.errors import FailureKind, PenstockError, ProtocolError
 from penstock.link import calls as ask
@@ -69,9 +68,9 @@ class Office(Protocol):
 class Services:
     """The services that the tasks of an environment may use."""
 
-    pipelined: PipelinedPartitions
-    stored: StoredPartitions
-    results: ResultFiles
+    writers: Writers
+    partitions: Partitions
+    storage: Storage
     reading: Reading
     task_registry: TaskRegistry
     checkpoint_files: CheckpointFiles
@@ -94,9 +93,6 @@ class TaskCalls:
             ask.FailWriter: self._fail_writer,
             ask.OpenGate: self._open_gate,
             ask.CloseGate: self._close_gate,
-            ask.OpenFiles: self._open_result,
-            ask.FinishFiles: self._finish_result,
-            ask.FailFiles: self._fail_result,
             ask.ReportMissingFile: self._missing_file,
             ask.ListOccupying: self._occupying,
             ask.GetStatistics: self._statistics,
@@ -136,8 +132,6 @@ class TaskCalls:
         lost = self._task.end(cause)
         for attempt in self._sharing:
             services.checkpoint_files.left(attempt)
-        for partition in list(self._task.results):
-            services.results.fail(partition, cause)
         if lost is not None:
             services.master.report(TaskLost(lost, cause))
 
@@ -158,25 +152,15 @@ class TaskCalls:
             self._task.to_task.reply(number, answer)
 
     def _open_writer(self, request: ask.OpenWriter) -> Answer:
-        task, services = self._task, self._services
-        task.owns(request.attempt)
-        writer = (
-            HybridPort(services.stored, task.to_task, task.holdings, request)
-            if request.kind.is_hybrid
-            else WriterPort(services.pipelined, task.to_task, task.holdings, request)
-        )
-        task.writers[request.port] = writer
-        return ask.WriterOpened(writer.is_packed)
+        self._task.owns(request.attempt)
+        return self._services.writers.open(self._task, request)
 
     def _finish_writer(self, request: ask.FinishWriter) -> Answer:
-        self._task.take_writer(request.port).finish()
+        self._task.take_writer(request.partition).finish(request.ends)
         return Done()
 
     def _fail_writer(self, request: ask.FailWriter) -> Answer:
-        writer = self._task.take_writer(request.port)
-        if request.is_storage and isinstance(writer, HybridPort):
-            writer.partition.note_storage_failure()
-        writer.fail(request.cause)
+        self._task.take_writer(request.partition).fail(request.cause, is_storage=request.is_storage)
         return Done()
 
     def _open_gate(self, request: ask.OpenGate) -> Answer:
@@ -194,23 +178,8 @@ class TaskCalls:
             gate.close()
         return Done()
 
-    async def _open_result(self, request: ask.OpenFiles) -> ask.FilesOpened:
-        self._task.owns(request.attempt)
-        folder, granted = await self._services.results.open(self._task, request)
-        return ask.FilesOpened(folder, granted)
-
-    def _finish_result(self, request: ask.FinishFiles) -> Answer:
-        self._services.results.finish(request.partition, request.ends)
-        self._task.results.discard(request.partition)
-        return Done()
-
-    def _fail_result(self, request: ask.FailFiles) -> Answer:
-        self._task.results.discard(request.partition)
-        self._services.results.fail(request.partition, request.cause, is_storage=request.is_storage)
-        return Done()
-
     def _missing_file(self, request: ask.ReportMissingFile) -> Answer:
-        raise self._services.results.missing(request.partition, request.cause)
+        raise self._services.partitions.missing(request.partition, request.cause)
 
     def _occupying(self, _: ask.ListOccupying) -> Answer:
         return ask.Occupying(tuple(self._services.office.occupying()))
@@ -252,7 +221,7 @@ class TaskCalls:
         return answer
 
     async def _finished(self, request: TaskFinished) -> object:
-        if request.failure is FailureKind.STORAGE and not await self._services.results.have_room():
+        if request.failure is FailureKind.STORAGE and not await self._services.storage.have_room():
             request = dataclasses.replace(request, failure=FailureKind.NO_STORAGE)
         try:
             answer = await self._services.master.ask(request)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 from penstock.connection.frames import FrameReader
 from penstock.connection.sockets import SocketEndpoint
-from penstock.environment.ports.hybrid_port import HybridPort
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.environment.tasks.calls import TaskCalls
 from penstock.errors import AuthenticationError, ProtocolError
@@ -125,10 +124,7 @@ class TaskSession:
 
     def _on_stored(self, body: memoryview) -> None:
         for port, target, length, offset, checksum in read_stored(body):
-            writer = self._task.writers[port]
-            if not isinstance(writer, HybridPort):
-                raise ProtocolError("the writer of a pipelined partition stores nothing")
-            writer.take_stored(target, Extent(OWN, offset, length, checksum))
+            self._task.writers[port].take_stored(target, Extent(OWN, offset, length, checksum))
 
     def _on_writer_event(self, body: memoryview) -> None:
         port, data_type, target, payload = read_event(body)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from penstock.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
-from penstock.link.calls import FailFiles, FinishFiles, OpenFiles
+from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.partition.file_output import FileOptions
 from penstock.partition.hash_writer import HashWriter
 from penstock.partition.sort_merge_writer import SortMergeWriter
@@ -65,7 +65,11 @@ class BlockingPartitionWriter:
         partition = self._descriptor.partition
         is_sorted = sorts(partition, settings.hash_max_subpartitions)
         count, wanted = partition.subpartitions, settings.sort_buffer if is_sorted else 0
-        opened = self._host.ask(OpenFiles(self._owner.attempt, self._partition, count, wanted))
+        opened = self._host.ask(
+            OpenWriter(
+                0, self._owner.attempt, self._partition, count, partition.broadcast, partition.kind, buffer=wanted
+            )
+        )
         self._lifecycle.move(WriterEvent.SET_UP)
         # Files for each subpartition need no memory of their own, but larger batches mean fewer and longer writes.
         buffer = opened.buffer if is_sorted else settings.sort_buffer
@@ -106,7 +110,7 @@ class BlockingPartitionWriter:
         self._metrics.add("rows_out", sum(each.rows for each in ends))
         self._metrics.add("bytes_out", sum(end.sizes))
         self._metrics.add("bytes_stored", files.bytes_on_disk)
-        self._host.ask(FinishFiles(self._partition, ends))
+        self._host.ask(FinishWriter(self._partition, ends))
         return end
 
     def close(self, cause: BaseException | None = None) -> None:
@@ -121,7 +125,7 @@ class BlockingPartitionWriter:
         if self._files is not None:
             self._files.abort()
         is_storage = isinstance(cause, StorageError)
-        self._host.hand_in(FailFiles(self._partition, f"{type(cause).__name__}: {cause}", is_storage))
+        self._host.hand_in(FailWriter(self._partition, f"{type(cause).__name__}: {cause}", is_storage))
 
     def _writable(self) -> HashWriter | SortMergeWriter:
         if self._lifecycle.state is not WriterState.WRITING or self._files is None:

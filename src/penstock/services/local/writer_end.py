@@ -145,14 +145,14 @@ class WriterEnd:
     def finish(self) -> None:
         """Everything was sent, the closing events too."""
         self._lifecycle.move(WriterEvent.FINISH)
-        self._host.ask(FinishWriter(self.port))
+        self._host.ask(FinishWriter(self.partition))
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up, where it is being written: readers get ProducerFailedError with this cause."""
         if self._lifecycle.state is WriterState.WRITING:
             self._lifecycle.move(WriterEvent.FAIL)
             text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
-            self._host.hand_in(FailWriter(self.port, text, isinstance(cause, StorageError)))
+            self._host.hand_in(FailWriter(self.partition, text, isinstance(cause, StorageError)))
 
     def close(self) -> None:
         """Forget the port and what was granted; idempotent."""
