@@ -198,7 +198,8 @@ class JobDriver:
 
     def processes(self) -> tuple[ProcessNow, ...]:
         """The environment processes that are attached."""
-        return processes_now(self.environments, self.figures, self.clock.now())
+        running = (progress for job in self._core.jobs if (progress := self.progress(job)) is not None)
+        return processes_now(self.environments, running, self.figures, self.clock.now())
 
     def lose_environment(self, name: str, cause: str) -> None:
         """An environment is gone; known ones only."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.job.core.result import JobProgress
 from penstock.job.shell.environments import AttachedEnvironment
 from penstock.job.shell.figures import TaskFigures
 from penstock.observe.samples import busy_seconds
-from penstock.shuffle import AttemptId
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +39,34 @@ class ProcessNow:
     tasks: tuple[TaskNow, ...]
 
 
-_Reports = Mapping[AttemptId, tuple[Mapping[str, float], dict[str, float]]]
-"""Figures and shares of tasks."""
-
-
 def processes_now(
-    attached: Iterable[AttachedEnvironment], figures: TaskFigures, now: float
+    attached: Iterable[AttachedEnvironment], running: Iterable[JobProgress], figures: TaskFigures, now: float
 ) -> tuple[ProcessNow, ...]:
-    """All that are attached; `now` is a moment of the JobMaster's clock."""
-    told = {attempt: (figured, shares) for attempt, figured, shares in figures}
-    return tuple(_one(environment, told, now) for environment in attached)
+    """All that are attached, with the tasks of jobs that run; `now` is a moment of the JobMaster's clock."""
+    shares = {(attempt.job, attempt.vertex, attempt.subtask): told for attempt, _, told in figures}
+    tasks: dict[str, list[TaskNow]] = {}
+    for progress in running:
+        for stage in progress.vertices:
+            for number, (stand, runs) in enumerate(zip(stage.stands, stage.runs, strict=True)):
+                if runs:
+                    place = (progress.job, stage.vertex, number)
+                    tasks.setdefault(stand.environment, []).append(
+                        _task(place, stage.subtasks[number], shares.get(place, {}))
+                    )
+    return tuple(_one(each, tuple(tasks.get(each.name, ())), now - each.last_heard) for each in attached)
 
 
-def _one(environment: AttachedEnvironment, told: _Reports, now: float) -> ProcessNow:
-    said, heard, silent = environment.said, environment.heard, max(0.0, now - environment.last_heard)
+def _one(environment: AttachedEnvironment, tasks: tuple[TaskNow, ...], silent: float) -> ProcessNow:
+    said, heard = environment.said, environment.heard
     if heard is None:
-        return ProcessNow(said.environment, said.host, said.pid, "", silent, {}, (), ())
+        return ProcessNow(said.environment, said.host, said.pid, "", max(0.0, silent), {}, (), tasks)
     partitions = tuple(
         {"service": each.service, "kind": each.kind, "state": each.state, "count": each.count, "bytes": each.bytes}
         for each in heard.partitions
     )
-    tasks = tuple(_task(attempt, *told[attempt]) for attempt, _ in heard.tasks if attempt in told)
-    place = (said.environment, said.host, said.pid, heard.metrics, silent)
+    place = (said.environment, said.host, said.pid, heard.metrics, max(0.0, silent))
     return ProcessNow(*place, dict(heard.statistics), partitions, tasks)
 
 
-def _task(attempt: AttemptId, figures: Mapping[str, float], shares: dict[str, float]) -> TaskNow:
-    rows = figures.get("rows_in", 0.0)
-    return TaskNow(attempt.job, attempt.vertex, attempt.subtask, rows, busy_seconds(figures), shares)
+def _task(place: tuple[str, int, int], figures: Mapping[str, float], shares: dict[str, float]) -> TaskNow:
+    return TaskNow(*place, figures.get("rows_in", 0.0), busy_seconds(figures), shares)
