@@ -3,7 +3,7 @@
 // set as text. While the stages stay the same, what is drawn is changed in place, so that the keyboard's focus stays.
 "use strict";
 
-const BOX = { width: 280, height: 104, gapX: 190, gapY: 26, edge: 14 };
+const BOX = { width: 292, height: 104, gapX: 190, gapY: 26, edge: 14 };
 const SVG = "http://www.w3.org/2000/svg";
 
 function svg(name, attributes, ...children) {
@@ -121,7 +121,7 @@ class Graph {
       waits: svg("rect", { class: "bar", x: 10, y: 80, width: 0, height: 12, fill: "url(#hatch)" }),
       title: svg("title", {}),
     };
-    parts.name.textContent = shortened(stage.name, 34);
+    parts.name.textContent = shortened(stage.name, 32);
     const group = svg("g", { class: "vertex", tabindex: 0, role: "button", transform: `translate(${x},${y})`, "data-stage": stage.id }, ...Object.values(parts));
     group.addEventListener("click", () => this.choose(stage.id));
     group.addEventListener("keydown", (event) => {

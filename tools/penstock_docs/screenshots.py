@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the screenshots of the web page: `python -m penstock_docs.screenshots [FOLDER]`, `docs/images` by default.
+
+A real session on this machine runs a query whose second stage is slow and a batch job on three slots; Debian's
+Chromium, headless, takes the pictures. Needs the extra `dev`, and takes about a minute.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from playwright.sync_api import Browser, sync_playwright
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.spark.session import open_session
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "images"
+SIZE = {"width": 1200, "height": 760}
+_RUN_SECONDS = 25.0
+"""The query runs so long before its pictures are taken."""
+_DRAWN_SECONDS = 30.0
+Batches = Iterator[pa.RecordBatch]
+
+
+def enrich(batches: Batches) -> Batches:
+    """Slow: twenty microseconds for each row."""
+    for batch in batches:
+        time.sleep(20e-6 * batch.num_rows)
+        yield batch
+
+
+def clean(batches: Batches) -> Batches:
+    """Slow: half a second for each batch."""
+    for batch in batches:
+        time.sleep(0.5)
+        yield batch
+
+
+def main(folder: Path) -> None:
+    """Run the jobs and take the pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as checkpoints, sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        with open_session("clicks", 3) as spark:
+            url = penstock.webPage(spark).url
+            _three_slots(spark, f"{checkpoints}/rows")
+            _take(browser, url, folder, "slots")
+            clicks = penstock.readStream(spark).format("rate").option("rowsPerSecond", 100_000).load()
+            slow = clicks.keyBy("value", numPartitions=2).mapInArrow(enrich, "timestamp timestamp, value long")
+            writer = slow.writeStream.format("noop").queryName("clicks").option("checkpointLocation", checkpoints)
+            query = writer.option("checkpointInterval", "2s").start()
+            query.awaitTermination(_RUN_SECONDS)
+            for view in ("stages", "checkpoints", "charts"):
+                _take(browser, url, folder, view)
+            query.stop()
+        browser.close()
+
+
+def _three_slots(spark: SparkSession, rows: str) -> None:
+    """Two maps and two reduces, one of them beside the maps; a first run starts what the second one needs."""
+    spark.range(0, 80_000, 1, 2).write.parquet(rows)
+    maps = penstock.readParquet(spark, rows, numPartitions=2).mapInArrow(clean, "id long")
+    for _ in range(2):
+        maps.keyBy("id", numPartitions=2, mode="hybrid").mapInArrow(clean, "id long").run()
+
+
+def _take(browser: Browser, url: str, folder: Path, view: str) -> None:
+    page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+    page.goto(f"{url}#{view}")
+    page.click(f"button[data-tab={view}]")
+    deadline = time.monotonic() + _DRAWN_SECONDS
+    while not page.evaluate("Number(document.body.dataset.drawn || 0) >= 3") and time.monotonic() < deadline:
+        page.wait_for_timeout(100)
+        if page.evaluate("document.querySelector('#facts').textContent.includes('finished')"):
+            break
+    page.screenshot(path=folder / f"web-page-{view}.png")
+    page.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
