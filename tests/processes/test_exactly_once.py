@@ -57,10 +57,11 @@ VICTIMS = ("task", "task", "task", "environment", "executor", "driver")
 
 @dataclass(frozen=True)
 class Places:
-    """The folders in which a run keeps its checkpoints and its output."""
+    """The folders in which a run keeps its checkpoints and its output, and the store of its state."""
 
     checkpoints: Path
     output: Path
+    store: str = "memory"
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,8 @@ def submitted(
     storage = QueryStorage(options)
     storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
     claimed()
-    settings = replace(cluster.settings, restart=RESTARTS)
+    streaming_settings = replace(cluster.settings.streaming, state_store=places.store)
+    settings = replace(cluster.settings, restart=RESTARTS, streaming=streaming_settings)
     return cluster.submit_graph(graph, SLOTS, settings, storage)
 
 
@@ -216,9 +218,10 @@ def test_every_number_once_in_a_query_of_any_shape(
 def test_every_number_once_in_state_of_each_kind(
     clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path, seed: int
 ) -> None:
-    """The same, and a processor counts at the end, by a state of its own or when a timer fires."""
+    """The same, and a processor counts at the end, by a state of its own or when a timer fires; odd ones in files."""
     shape = QueryShape.keeping(seed)
-    run_shape(shape, seed, clusters, nursery, Places(tmp_path / "checkpoints", tmp_path / "output"))
+    places = Places(tmp_path / "checkpoints", tmp_path / "output", "files" if seed % 2 else "memory")
+    run_shape(shape, seed, clusters, nursery, places)
 
 
 def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nursery: Nursery, places: Places) -> None:

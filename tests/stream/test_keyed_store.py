@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from penstock.stream.state import list_rows
 from penstock.stream.state import store as store_module
 from penstock.stream.state.store import KeyedStore
 from penstock.stream.state.variables import LIST, MAP, VALUE, VariableSpec
+from penstock.stream.state_place import StateFiles, state_in
 
 GROUPS = 16
 KEYS = pa.schema([("k", pa.string())])
@@ -242,12 +244,14 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.usefixtures("often")
-def test_state_is_what_was_put(seed: int) -> None:
-    """Values, lists, maps and timers of many keys, over moves between tasks."""
-    world = World(seed)
-    for _ in range(80):
-        world.step()
-        world.check()
+def test_state_is_what_was_put(seed: int, tmp_path: Path) -> None:
+    """Values, lists, maps and timers of many keys, over moves between tasks; of odd seeds all lies in files."""
+    with state_in(StateFiles([str(tmp_path)], least=0) if seed % 2 else None):
+        world = World(seed)
+        for _ in range(80):
+            world.step()
+            world.check()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("often")

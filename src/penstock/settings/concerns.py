@@ -164,6 +164,9 @@ class StreamingSettings:
     `persist_in_flight` says when rows in flight are written: `checkpoint`, while a checkpoint is taken, or
     `continuous`, each row as it is given to its exchange.
 
+    `state_store` says where tasks keep their state: in `memory`, or in `files` of the local disk that are mapped into
+    it, for state larger than memory.
+
     `savepoint` is a savepoint's folder: where the location holds no checkpoint yet the query begins with that.
 
     Tasks of `withWatermark` tell their consumers how far event time is each `watermark_interval`. One that has waited
@@ -187,6 +190,7 @@ class StreamingSettings:
     persist_in_flight: str = "checkpoint"
     watermark_interval: float = 0.2
     idle_timeout: float = 60.0
+    state_store: str = "memory"
     savepoint: str = ""
 
 

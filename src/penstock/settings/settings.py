@@ -220,6 +220,7 @@ def _restart_checks(restart: RestartSettings) -> list[tuple[bool, str, str]]:
 def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str]]:
     kinds = ("exactly_once", "at_least_once")
     ways = ("checkpoint", "continuous")
+    stores = ("memory", "files")
     return [
         (streaming.checkpoint_interval >= 0, "streaming.checkpointInterval", "must not be negative"),
         (streaming.checkpoint_timeout > 0, "streaming.checkpointTimeout", "must be positive"),
@@ -229,6 +230,7 @@ def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str
         (streaming.idle_timeout >= 0, "streaming.idleTimeout", "must not be negative"),
         (streaming.max_concurrent_checkpoints > 0, "streaming.maxConcurrentCheckpoints", "must be positive"),
         (streaming.retained_checkpoints > 0, "streaming.retainedCheckpoints", "must be positive"),
+        (streaming.state_store in stores, "streaming.stateStore", f"must be one of {', '.join(stores)}"),
         (streaming.consistency in kinds, "streaming.consistency", f"must be one of {', '.join(kinds)}"),
         (
             not streaming.unaligned or streaming.consistency == "exactly_once",

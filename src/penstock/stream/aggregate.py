@@ -28,6 +28,7 @@ from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
 from penstock.stream.slot_array import FrozenSlots
+from penstock.stream.state_place import zeros
 from penstock.stream.state_rows import FrozenRows, StateRows
 
 
@@ -119,7 +120,7 @@ class AggregateStep(PlainStep):
     def _touched(self, slots: Slots) -> Slots:
         """The slots of the rows, each once: of several rows of a slot the last one counts."""
         if len(self._last) < len(self._index):
-            self._last = np.zeros(2 * len(self._index), np.int32)
+            self._last = zeros(2 * len(self._index), np.int32)
         numbers = np.arange(len(slots), dtype=np.int32)
         self._last[slots] = numbers
         distinct: Slots = slots[self._last[slots] == numbers]

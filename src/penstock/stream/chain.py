@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.metrics import OPERATOR_GROUP
+from penstock.stream.restored_state import PartOfState
 from penstock.stream.watermarks import LEAST, EventTimeProgress
 
 Buffer = bytes | bytearray | memoryview
@@ -316,10 +317,9 @@ def _titles(steps: Sequence[tuple[str, Step]]) -> dict[int, str]:
     return titles
 
 
-def chunks_of(state: State, identity: str) -> dict[str, bytes]:
+def chunks_of(state: State, identity: str) -> State:
     """The chunks of one step, by their names without the id."""
-    start = f"{identity}/"
-    return {name.removeprefix(start): data for name, data in state.items() if name.startswith(start)}
+    return PartOfState(state, f"{identity}/")
 
 
 def _with_rows(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -22,6 +22,7 @@ import pyarrow.types as pt
 from penstock.operators.keys import group_rows, normalised
 from penstock.record import word_hash
 from penstock.record.layout import fixed_values, int64_array, null_mask
+from penstock.stream.state_place import settled_columns, zeros
 
 Slots = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -69,7 +70,7 @@ class Grown:
     """An array that grows at its end; what was given of it stays valid."""
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
-        self._values: npt.NDArray[Any] = np.empty(_LEAST, dtype)
+        self._values = zeros(_LEAST, dtype)
         self._used = 0
 
     def __len__(self) -> int:
@@ -84,7 +85,7 @@ class Grown:
         """Add values at the end."""
         end = self._used + len(values)
         if end > len(self._values):
-            grown = np.empty(max(end, 2 * len(self._values)), self._values.dtype)
+            grown = zeros(max(end, 2 * len(self._values)), self._values.dtype)
             grown[: self._used] = self.values
             self._values = grown
         self._values[self._used : end] = values
@@ -96,7 +97,7 @@ class _Places:
 
     def __init__(self, slots: int) -> None:
         bits = max(_LEAST_BITS, (4 * slots - 1).bit_length())
-        self._entries: npt.NDArray[np.int32] = np.zeros(1 << bits, np.int32)
+        self._entries: npt.NDArray[np.int32] = zeros(1 << bits, np.int32)
         self._mask = (1 << bits) - 1
         self._shift = np.uint64(64 - bits)
 
@@ -324,7 +325,8 @@ class ComposedKeys:
         self._keys.append(keys)
         while len(self._keys) > 1 and len(self._keys[-2][0]) < 2 * len(self._keys[-1][0]):
             last, before = self._keys.pop(), self._keys.pop()
-            self._keys.append([_joined([one, other], one.type) for one, other in zip(before, last, strict=True)])
+            joined = [_joined([one, other], one.type) for one, other in zip(before, last, strict=True)]
+            self._keys.append(settled_columns(joined))
 
 
 class SingleKey:

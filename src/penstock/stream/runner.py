@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import PartHandle
@@ -41,8 +40,10 @@ from penstock.stream.outside import outside
 from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Continuous, Persisting
 from penstock.stream.restored_rows import FormerPlan, RowsReader
+from penstock.stream.restored_state import StoredState
 from penstock.stream.row_log import RowLog
 from penstock.stream.sources import OutsideReader, SourceReader, StreamSource
+from penstock.stream.state_place import StateFiles, state_in
 from penstock.stream.step_clock import StepClock
 from penstock.stream.steps import chain_of
 from penstock.stream.storing import SnapshotStore
@@ -99,7 +100,8 @@ def run_stream_subtask(
     task = _StreamTask(plan, mailbox, streaming, settings.streaming, host)
     memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
     try:
-        with limited_memory(memory):
+        files = StateFiles((memory.directory, *memory.others)) if settings.streaming.state_store == FILES else None
+        with limited_memory(memory), state_in(files):
             task.open(environment_of)
             task.run()
     except BaseException as error:
@@ -311,7 +313,7 @@ class _StreamTask:
             self._settings.idle_timeout,
         )
 
-    def _restored(self) -> list[dict[str, bytes]]:
+    def _restored(self) -> list[StoredState]:
         """The state of operators and of the source, out of the parts of this vertex."""
         if not self._streaming.restored:
             return []
@@ -319,14 +321,15 @@ class _StreamTask:
         own = [handle for name, handle in self._streaming.restored if vertex_of_part(name)[0] == uid]
         with self._restoring():
             storage = PartStorage(self._streaming.location)
-            return [
-                dict(storage.read(handle, [c.name for c in handle.chunks if ChannelKey.of(c.name) is None]))
-                for handle in own
-            ]
+        return [StoredState(storage, handle, self._restoring) for handle in own]
 
     def _restoring(self) -> AbstractContextManager[None]:
         """A location that is away says nothing of the checkpoint."""
         return outside(f"{self._plan.place}: its part of the checkpoint can't be read")
+
+
+FILES = "files"
+"""The store of state that lies in mapped files."""
 
 
 class EndedReader:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.stream.key_index import Slots
+from penstock.stream.state_place import zeros
 
 _LEAST = 1 << 10
 _ROUNDS = 255
@@ -60,7 +61,7 @@ class SlotArray:
     def __init__(self, dtype: npt.DTypeLike, first: float = 0) -> None:
         self._first = first
         self._values = _filled(_LEAST, first, np.dtype(dtype))
-        self._noted = np.zeros(_LEAST, np.uint8)
+        self._noted: npt.NDArray[np.uint8] = zeros(_LEAST, np.uint8)
         """The round in which each slot was noted last; kept, because new pages cost more than notes."""
         self._round = 0
         self._notes: weakref.ref[_Notes] | None = None
@@ -103,7 +104,7 @@ class SlotArray:
         if count <= len(self._values):
             return
         size = max(count, 2 * len(self._values))
-        grown, noted = _filled(size, self._first, self._values.dtype), np.empty(size, np.uint8)
+        grown, noted = _filled(size, self._first, self._values.dtype), zeros(size, np.uint8)
         grown[: len(self._values)] = self._values
         noted[: len(self._noted)] = self._noted
         noted[len(self._noted) :] = 0  # its pages are made now, not by the first rows after a snapshot
@@ -113,4 +114,7 @@ class SlotArray:
 
 def _filled(count: int, value: float, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """So many times the value; zeros cost nothing before they are used."""
-    return np.full(count, value, dtype) if value else np.zeros(count, dtype)
+    made = zeros(count, dtype)
+    if value:
+        made.fill(value)
+    return made

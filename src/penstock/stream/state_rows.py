@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.record.layout import int64_array
 from penstock.stream.key_index import Slots
 from penstock.stream.slot_array import FrozenSlots, SlotArray
+from penstock.stream.state_place import settled
 
 NOWHERE = -1
 _SPARE_ROWS = 1 << 16
@@ -94,7 +95,7 @@ class StateRows:
         self._rows += rows.num_rows
         while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
             last, before = self._runs.pop(), self._runs.pop()
-            self._runs.append(pa.concat_batches([before, last]))
+            self._runs.append(settled(pa.concat_batches([before, last])))
         if self._rows > 2 * self._live + _SPARE_ROWS:
             self._gather()
 
@@ -112,7 +113,7 @@ class StateRows:
         """Leave out the old rows."""
         live = np.flatnonzero(self._where.at(np.arange(self._slots)) != NOWHERE)
         rows = self.take(live)
-        self._runs, self._rows = [rows], rows.num_rows
+        self._runs, self._rows = [settled(rows)], rows.num_rows
         self._where = SlotArray(np.int64, NOWHERE)
         self._writable(live)[live] = np.arange(len(live), dtype=np.int64)
 

@@ -20,6 +20,7 @@ from penstock.record.layout import int64_array
 from penstock.stream.key_index import Grown, Slots
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state.columns import taken
+from penstock.stream.state_place import settled
 
 _NONE = -1
 _SPARE_ROWS = 1 << 16
@@ -157,13 +158,13 @@ class ListRows:
         self._live += int(lengths.sum())
 
     def _add_run(self, rows: pa.RecordBatch) -> None:
-        self._runs.append(rows)
+        self._runs.append(settled(rows))
         self._rows += rows.num_rows
         while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
             if self._runs[-2].nbytes + self._runs[-1].nbytes > _MOST_MERGED:
                 break
             last, before = self._runs.pop(), self._runs.pop()
-            self._runs.append(pa.concat_batches([before, last]))
+            self._runs.append(settled(pa.concat_batches([before, last])))
 
     def _shorten(self, slots: Slots) -> None:
         """Make one piece of the lists that have many, and more with each row that they have."""

@@ -16,6 +16,7 @@ from penstock.record.key_groups import GroupOwners
 from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import Slots
+from penstock.stream.restored_state import PartOfState
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.calls import ProcessorCalls, Times
 from penstock.stream.state.declarations import Declarations
@@ -93,7 +94,7 @@ class ProcessorStep(PlainStep):
         self._calls = self._operator.calls()
         self._moment.bind(*self._declared(self._calls))
         self._look_at_clock()
-        own = [{name: data for name, data in state.items() if not name.startswith(SHARED)} for state in restored]
+        own = [PartOfState(state, "", without=SHARED) for state in restored]
         self._moment.store.restore(own, context, self._moment.now)
         self._restore_shared(restored)
         if not restored and self._operator.initial is not None and not context.is_finished:
@@ -177,11 +178,7 @@ class ProcessorStep(PlainStep):
 
     def _restore_shared(self, restored: Sequence[State]) -> None:
         """Take what is the same in all tasks out of one of their states."""
-        states = [
-            {name.removeprefix(SHARED): data for name, data in state.items() if name.startswith(SHARED)}
-            for state in restored
-        ]
-        there = [state for state in states if state]
+        there = [state for state in (PartOfState(each, SHARED) for each in restored) if state]
         if there:
             state = there[self._context.subtask % len(there)]
             width = About.of(state[ABOUT], self._context.place).parallelism

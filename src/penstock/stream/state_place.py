@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The place of the state of a task: its memory, or files of a local disk that are mapped into it.
+
+All that state consists of is made here: arrays by `zeros`, batches and keys by `settled`. The runner says where, for
+the length of a subtask, so that it need not be handed through every operator and every variable. Files are read and
+written as memory is; the kernel keeps as much of them in memory as there is room for, and takes it back from a task
+that needs it. So the figures of a task are those of memory as long as its state fits the machine, and a state that
+does not fits the disk.
+
+A file has no name from the moment it is made, so nothing is left behind, not even after `kill -9`. Its blocks are
+taken when it is made: a disk that is full is an error of the state that grows, and no signal that kills the task.
+
+Limits: pieces below `LEAST` bytes stay in memory, and so do dictionaries of Arrow. A file ends with the last array
+over it.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import NoStorageError
+from penstock.record.layout import contains
+
+LEAST = 1 << 16
+
+
+class StateFiles:
+    """Mapped files in the first of these folders that has room."""
+
+    def __init__(self, folders: Sequence[str], least: int = LEAST) -> None:
+        self._folders = tuple(folders)
+        self.least = least
+        """Pieces of fewer bytes stay in memory."""
+
+    def mapped(self, size: int) -> mmap.mmap:
+        """So many zero bytes; raises NoStorageError where no folder has them."""
+        failure: OSError | None = None
+        for folder in self._folders:
+            try:
+                return _mapped(folder, size)
+            except OSError as error:
+                failure = error
+        raise NoStorageError(
+            f"state needs {size} bytes more, and none of {', '.join(self._folders)} has them ({failure}): make room"
+            " there, or name other folders in spark.penstock.blocking.directories"
+        ) from failure
+
+
+_CURRENT: ContextVar[StateFiles | None] = ContextVar("penstock_state_place", default=None)
+
+
+@contextmanager
+def state_in(files: StateFiles | None) -> Iterator[None]:
+    """Make this the place of all state that is made in the block; None: memory."""
+    token = _CURRENT.set(files)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def zeros(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array of zeros, which cost nothing before they are used."""
+    files, kind = _CURRENT.get(), np.dtype(dtype)
+    size = count * kind.itemsize
+    if files is None or size < max(1, files.least):
+        return np.zeros(count, kind)
+    return np.frombuffer(files.mapped(size), kind)
+
+
+def settled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, where state lies; it is never changed."""
+    files = _CURRENT.get()
+    if (
+        files is None
+        or batch.nbytes < files.least
+        or any(contains(each.type, pa.types.is_dictionary) for each in batch.schema)
+    ):
+        return batch
+    size = pa.ipc.get_record_batch_size(batch)
+    place = pa.py_buffer(files.mapped(size))
+    with pa.FixedSizeBufferWriter(place) as sink:
+        sink.write(batch.serialize())
+    return pa.ipc.read_record_batch(place, batch.schema)
+
+
+def settled_columns(columns: Sequence[pa.Array]) -> list[pa.Array]:
+    """The columns, all of one length, where state lies."""
+    if _CURRENT.get() is None or not columns:
+        return list(columns)
+    names = [str(number) for number in range(len(columns))]
+    return list(settled(pa.RecordBatch.from_arrays(list(columns), names=names)).columns)
+
+
+def _mapped(folder: str, size: int) -> mmap.mmap:
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
