@@ -233,6 +233,22 @@ def test_quotes_and_escapes_are_the_readers_options(
     assert [tuple(row.values()) for row in found.to_pylist()] == [("1", text), (text, "2")]
 
 
+@pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n"])
+def test_the_last_line_of_a_small_file_is_looked_at(tmp_path: Path, end: str) -> None:
+    """Nothing has to follow it: its fields are columns, and its values say what a column holds."""
+    between = end or "\n"
+    (tmp_path / "a.json").write_bytes(f'{{"a": 1}}{between}{{"b": 2.5}}{end}'.encode())
+    (tmp_path / "a.csv").write_bytes(f"a,b{between}1,2{between}1.5,x{end}".encode())
+    (tmp_path / "one.csv").write_bytes(f"a{between}1{end}".encode())
+    stream = readJson(None, tmp_path / "a.json")
+    assert stream.schema == pa.schema([("a", pa.int64()), ("b", pa.float64())])
+    assert run_local(stream).to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": 2.5}]
+    stream = readCsv(None, tmp_path / "a.csv", header=True, inferSchema=True)
+    assert run_local(stream).to_pylist() == [{"a": 1.0, "b": "2"}, {"a": 1.5, "b": "x"}]
+    stream = readCsv(None, tmp_path / "one.csv", header=True, inferSchema=True)
+    assert run_local(stream).to_pylist() == [{"a": 1}]
+
+
 def test_columns_of_the_first_file_with_lines(tmp_path: Path) -> None:
     """Empty files, as Spark writes them, and blank lines at the begin hide no columns and no rows."""
     (tmp_path / "a").write_bytes(b"")

@@ -129,12 +129,22 @@ def first_lines(filesystem: pafs.FileSystem, files: Sequence[ListedFile], most: 
     """Whole lines from the start of the first files that have any, at most so many: about a megabyte in all."""
     found: list[bytes] = []
     for file in files:
-        lines = plain_lines(without_mark(next(whole_lines(filesystem, file.path, LineRange(0, 0, -1)), b"")))
+        lines = plain_lines(without_mark(_start(filesystem, file.path)))
         if lines.strip():
             found.append(lines.lstrip(b"\n"))
         if len(found) == most or sum(map(len, found)) >= _READ_BYTES:
             break
     return b"\n".join(found)
+
+
+def _start(filesystem: pafs.FileSystem, path: str) -> bytes:
+    """The first lines of a file, or all; the last of a file comes by itself where nothing says that it has ended."""
+    found = b""
+    for lines in whole_lines(filesystem, path, LineRange(0, 0, -1)):
+        found += lines
+        if len(found) >= _READ_BYTES // 2:
+            break
+    return found
 
 
 def whole_lines(filesystem: pafs.FileSystem, path: str, piece: LineRange) -> Iterator[bytes]:
