@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import PlanError, SchemaError
 from penstock.operators.conform import Conformer, Misfit
+from penstock.record.copies import Copies
 from penstock.stream.state.columns import column_of, flags_of, values_of, width_dtype
 from penstock.stream.state.keys import Keys
 from penstock.stream.state.store import KeyedStore
@@ -72,6 +73,7 @@ class BatchValueState:
         self._moment = moment
         self._spec = spec
         self._conformer = conformer_of(spec.schema, spec.name)
+        self._copies = copies_for(spec.schema)
 
     def exists(self, keys: Keys) -> pa.BooleanArray:
         """Tell for each key if it has a value."""
@@ -83,7 +85,7 @@ class BatchValueState:
 
     def put(self, keys: Keys, rows: Rows) -> None:
         """Replace the value of each key by one row."""
-        batch = fitting(rows, self._spec, self._conformer, len(keys))
+        batch = fitting(rows, self._spec, self._conformer, len(keys), self._copies)
         self._variable.put(keys.slots, batch, self._moment.now)
 
     def clear(self, keys: Keys) -> None:
@@ -104,6 +106,7 @@ class BatchListState:
         self._moment = moment
         self._spec = spec
         self._conformer = conformer_of(spec.schema, spec.name)
+        self._copies = copies_for(spec.schema, is_list=True)
 
     def exists(self, keys: Keys) -> pa.BooleanArray:
         """Tell for each key if it has rows."""
@@ -116,7 +119,7 @@ class BatchListState:
     def append(self, keys: Keys, groups: Groups, rows: Rows) -> None:
         """Add rows; `groups` says the number of each one's key."""
         numbers = numbers_of(groups)
-        batch = fitting(rows, self._spec, self._conformer, len(numbers))
+        batch = fitting(rows, self._spec, self._conformer, len(numbers), self._copies)
         self._variable.append(keys.slots[numbers], batch, self._moment.now)
 
     def put(self, keys: Keys, groups: Groups, rows: Rows) -> None:
@@ -145,6 +148,7 @@ class BatchMapState:
         self._own = VariableSpec(spec.name, spec.kind, spec.keys)
         self._own_conformer = conformer_of(spec.keys, spec.name)
         self._conformer = conformer_of(spec.schema, spec.name)
+        self._copies = copies_for(spec.schema)
 
     def exists(self, keys: Keys) -> pa.BooleanArray:
         """Tell for each key if it has entries."""
@@ -160,7 +164,7 @@ class BatchMapState:
         """Set the value of each row of `own`; of one that is there several times the last counts."""
         numbers = numbers_of(groups)
         entries = fitting(own, self._own, self._own_conformer, len(numbers))
-        batch = fitting(values, self._spec, self._conformer, len(numbers))
+        batch = fitting(values, self._spec, self._conformer, len(numbers), self._copies)
         if len(numbers):
             self._variable.put(keys.slots[numbers], entries, batch, self._moment.now)
 
@@ -185,6 +189,15 @@ class BatchMapState:
         return found
 
 
+def copies_for(schema: pa.Schema, *, is_list: bool = False) -> Copies | None:
+    """Makes rows of their own of what a processor gives, which it may write into later.
+
+    None: the state copies them itself, as it does with columns of a fixed width (`slot_rows`) but of lists.
+    """
+    copies_itself = not is_list and all(width_dtype(field.type) is not None for field in schema)
+    return None if copies_itself else Copies()
+
+
 def numbers_of(values: object) -> npt.NDArray[np.int64]:
     """Whole numbers out of an Arrow or NumPy array or a sequence."""
     if isinstance(values, pa.ChunkedArray):
@@ -201,13 +214,16 @@ def conformer_of(schema: pa.Schema, name: str) -> Conformer:
     return Conformer(schema, f"state {name!r}", Misfit("the processor gave", "cast it there, or declare that type"))
 
 
-def fitting(rows: Rows, spec: VariableSpec, conformer: Conformer, count: int | None) -> pa.RecordBatch:
+def fitting(
+    rows: Rows, spec: VariableSpec, conformer: Conformer, count: int | None, copies: Copies | None = None
+) -> pa.RecordBatch:
     """Rows of the state's schema, as many as wanted, or any number; raises SchemaError."""
     if isinstance(rows, Mapping):
         rows = _batch(rows, spec)
     if count is not None and rows.num_rows != count:
         raise SchemaError(f"state {spec.name!r}: {rows.num_rows} rows were given for {count} keys or groups")
-    return conformer.conform(rows)
+    batch = conformer.conform(rows)
+    return batch if copies is None else copies.of(batch)
 
 
 def _batch(columns: Mapping[str, object], spec: VariableSpec) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import PlanError
-from penstock.stream.state.batch_states import Moment, Rows, conformer_of, fitting
+from penstock.stream.state.batch_states import Moment, Rows, conformer_of, copies_for, fitting
 from penstock.stream.state.python_values import Value, batch_of, tuples_of
 from penstock.stream.state.variables import MapVariable, VariableSpec
 
@@ -24,6 +24,7 @@ class SharedMap:
         self._own = VariableSpec(spec.name, spec.kind, spec.keys)
         self._own_conformer = conformer_of(spec.keys, spec.name)
         self._conformer = conformer_of(spec.schema, spec.name)
+        self._copies = copies_for(spec.schema)
 
     def get(self, own: Rows) -> pa.RecordBatch:
         """The value of each row of `own`, nulls where there is none."""
@@ -34,7 +35,7 @@ class SharedMap:
         """Set the value of each row of `own`; of one that is there several times the last counts."""
         self._refuse_outside()
         keys = fitting(own, self._own, self._own_conformer, None)
-        batch = fitting(values, self._spec, self._conformer, keys.num_rows)
+        batch = fitting(values, self._spec, self._conformer, keys.num_rows, self._copies)
         if keys.num_rows:
             self._variable.put(self._slots(keys.num_rows), keys, batch, self._moment.now)
 

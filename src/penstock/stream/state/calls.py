@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.operators.conform import Conformer
 from penstock.operators.zones import batches_in
+from penstock.record.copies import Copies
 from penstock.record.layout import int64_array
 from penstock.stream.state.batch_handle import BatchHandle
 from penstock.stream.state.batch_states import Moment
@@ -60,6 +61,8 @@ class BatchCalls:
         self._timezone = timezone
         self._time_mode = time_mode
         self._conformer = Conformer(schema, name)
+        self._copies = Copies()
+        """A processor may write into what it gave, and sinks hold rows for long."""
 
     def init(self, declarations: Declarations, moment: Moment) -> None:
         """Have the processor declare its states."""
@@ -95,7 +98,7 @@ class BatchCalls:
             if not isinstance(item, pa.RecordBatch | pa.Table):
                 raise self._error(item)
             for batch in item.to_batches() if isinstance(item, pa.Table) else (item,):
-                yield self._conformer.conform(batch)
+                yield self._copies.of(self._conformer.conform(batch))
 
     def _iterated(self, result: object) -> Iterator[Any]:
         if not isinstance(result, Iterable):

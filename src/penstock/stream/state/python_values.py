@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.errors import SchemaError
 from penstock.operators.conform import refuse_broken
 
 Value = tuple[Any, ...]
+
+
+def kept_by(schema: pa.Schema) -> Callable[[Iterable[Any]], Value]:
+    """Makes a tuple of a row that a processor gives, and with it of the lists and bytes that it may change later."""
+    return (lambda row: copy.deepcopy(tuple(row))) if may_change(schema) else tuple
+
+
+def may_change(schema: pa.Schema) -> bool:
+    """Tell whether values of such columns can be changed: lists, dictionaries and bytes."""
+    return any(pt.is_nested(field.type) or pt.is_binary(field.type) for field in schema)
 
 
 def tuples_of(rows: pa.RecordBatch) -> Iterator[Value]:

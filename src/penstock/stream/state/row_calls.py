@@ -7,6 +7,7 @@ for each key and row are what this contract asks for; what can be done for a who
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from penstock.record.layout import int64_array
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import Keys
-from penstock.stream.state.python_values import Value, batch_of, tuples_of
+from penstock.stream.state.python_values import Value, batch_of, may_change, tuples_of
 from penstock.stream.state.row_handle import RowHandle
 from penstock.stream.state.row_states import Cursor
 from penstock.stream.state.times import ExpiredTimerInfo, TimerValues
@@ -45,6 +46,9 @@ class KeyedRows(Protocol):
 
     def slices(self, batch: pa.RecordBatch, ends: list[int]) -> Iterator[Iterator[Any]]:
         """The rows of key after key as it gets them."""
+
+    def own(self, given: Iterable[Any]) -> Iterable[Any]:
+        """The rows of one call, as they are now: the processor may change what it gave as soon as it goes on."""
 
     def batches(self, given: list[Any]) -> Iterator[pa.RecordBatch]:
         """All that its calls gave, in order."""
@@ -70,12 +74,12 @@ class KeyByKeyCalls:
 
     def rows(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:
         """The rows that a batch gives."""
-        handle = self._processor.handleInputRows
+        handle, own = self._processor.handleInputRows, self._shown.own
         given: list[Any] = []
         cursor = self._begun(keys)
         with _collector_paused():
             for key, rows in self._by_key(keys, batch):
-                given += handle(key, rows, times) or ()
+                given += own(handle(key, rows, times) or ())
                 cursor.at += 1
             self._put_back()
             return list(self._shown.batches(given))
@@ -84,6 +88,7 @@ class KeyByKeyCalls:
         """The rows that expired timers give."""
         assert self._handle is not None  # noqa: S101 - initialised before
         handle, timers = self._processor.handleExpiredTimer, self._handle.timers
+        own = self._shown.own
         given: list[Any] = []
         cursor = self._begun(keys)
         with _collector_paused():
@@ -91,14 +96,14 @@ class KeyByKeyCalls:
             for at, expiry in zip(keys.groups.tolist(), expiries.tolist(), strict=True):
                 cursor.at = at
                 if not timers.is_deleted(expiry):
-                    given += handle(named[at], times, ExpiredTimerInfo(expiry)) or ()
+                    given += own(handle(named[at], times, ExpiredTimerInfo(expiry)) or ())
             self._put_back()
             return list(self._shown.batches(given))
 
     def shared(self, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:
         """The rows that a batch gives which comes to all tasks."""
         (rows,) = self._shown.slices(batch, [batch.num_rows])
-        return self._shown.batches(list(self._processor.handleBroadcastRows(rows, times) or ()))
+        return self._shown.batches(list(self._shown.own(self._processor.handleBroadcastRows(rows, times) or ())))
 
     def initial(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> None:
         """Give rows of the initial state."""
@@ -141,6 +146,7 @@ class AsRows:
         self._timezone = timezone
         self._row_maker = row_maker
         self._nested = any(pt.is_nested(field.type) for field in schema)
+        self._may_change = may_change(schema)
         self._makers: dict[tuple[str, ...], Callable[[Value], Any]] = {}
 
     def keys(self, keys: pa.RecordBatch) -> list[Value]:
@@ -155,6 +161,10 @@ class AsRows:
         for end in ends:
             yield iter(rows[start:end])
             start = end
+
+    def own(self, given: Iterable[Any]) -> Iterable[Any]:
+        """The rows; with lists and bytes of their own where there are any."""
+        return map(copy.deepcopy, given) if self._may_change else given
 
     def batches(self, given: list[Any]) -> Iterator[pa.RecordBatch]:
         """All rows that its calls gave."""
@@ -206,6 +216,10 @@ class AsFrames:
             part.index = range(end - start)
             yield iter((part,))
             start = end
+
+    def own(self, given: Iterable[Any]) -> Iterable[Any]:
+        """The frames with values of their own; lists and Arrow arrays in them are taken to stay as they are."""
+        return (frame.copy() if is_frame(frame) else frame for frame in given)
 
     def batches(self, given: list[Any]) -> Iterator[pa.RecordBatch]:
         """All rows of the frames that its calls gave."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.errors import PlanError
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.keys import Keys
-from penstock.stream.state.python_values import Value, batch_of, tuples_of
+from penstock.stream.state.python_values import Value, batch_of, kept_by, tuples_of
 from penstock.stream.state.variables import ListVariable, MapVariable, ValueVariable, VariableSpec
 
 _GONE: Any = object()
@@ -56,6 +56,7 @@ class ValueState:
     def __init__(self, cursor: Cursor, spec: VariableSpec) -> None:
         self._cursor = cursor
         self._spec = spec
+        self._taken = kept_by(spec.schema)
         self._values: list[Value | None] | None = None
         self._changed: set[int] = set()
 
@@ -72,7 +73,7 @@ class ValueState:
         """Set the value."""
         values = self._values if self._values is not None else self._fetched()
         at = self._cursor.at
-        values[at] = tuple(newValue)
+        values[at] = self._taken(newValue)
         self._changed.add(at)
 
     def clear(self) -> None:
@@ -117,6 +118,7 @@ class ListState:
     def __init__(self, cursor: Cursor, spec: VariableSpec) -> None:
         self._cursor = cursor
         self._spec = spec
+        self._taken = kept_by(spec.schema)
         self._kept: list[list[Value]] | None = None
         self._added: dict[int, list[Value]] = {}
         self._replaced: set[int] = set()
@@ -137,15 +139,15 @@ class ListState:
     def put(self, newState: Iterable[Iterable[Any]]) -> None:
         """Replace all elements."""
         self._replaced.add(self._cursor.at)
-        self._added[self._cursor.at] = [tuple(each) for each in newState]
+        self._added[self._cursor.at] = [self._taken(each) for each in newState]
 
     def appendValue(self, newState: Iterable[Any]) -> None:
         """Add an element."""
-        self._added.setdefault(self._cursor.at, []).append(tuple(newState))
+        self._added.setdefault(self._cursor.at, []).append(self._taken(newState))
 
     def appendList(self, newState: Iterable[Iterable[Any]]) -> None:
         """Add elements."""
-        self._added.setdefault(self._cursor.at, []).extend([tuple(each) for each in newState])
+        self._added.setdefault(self._cursor.at, []).extend([self._taken(each) for each in newState])
 
     def clear(self) -> None:
         """Remove all elements."""
@@ -190,6 +192,7 @@ class MapState:
         self._cursor = cursor
         self._spec = spec
         self._own = spec.keys
+        self._taken = kept_by(spec.schema)
         self._maps: list[dict[Value, Value]] | None = None
         self._changed: dict[int, dict[Value, Value]] = {}
 
@@ -207,7 +210,7 @@ class MapState:
 
     def updateValue(self, key: Iterable[Any], value: Iterable[Any]) -> None:
         """Set the value of a key of the map."""
-        own, new = tuple(key), tuple(value)
+        own, new = tuple(key), self._taken(value)
         self._map()[own] = new
         self._changed.setdefault(self._cursor.at, {})[own] = new
 
