@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`.
+"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`, `logs`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
     _add_preload(commands.add_parser("preload", help="once: let sessions of penstock.preloading() start sooner"))
     _add_checkpoints(commands.add_parser("checkpoints", help="the checkpoints and savepoints of streaming queries"))
+    _add_logs(commands.add_parser("logs", help="show what functions printed on this host, and environments' logs"))
     _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
     _add_show(commands.add_parser("show", help="the web page of jobs out of their event logs"))
     return top
@@ -56,6 +57,17 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", default="", metavar="FILE", help="write one file to be sent on, and serve nothing")
     parser.add_argument("--port", type=int, default=0, help="serve at this port of the loopback, or one after it")
     parser.set_defaults(run=_show, parser=parser)
+
+
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    newest = "the beginning of an application's name (the newest)"
+    parser.add_argument("application", nargs="?", default="", metavar="APPLICATION", help=newest)
+    parser.add_argument("--job", default="", metavar="JOB", help="only of this job or query: its id or its name")
+    parser.add_argument("--lines", type=int, default=20, metavar="N", help="the last lines of each file (20)")
+    where = "as spark.penstock.environment.directory (the system's temporary folder)"
+    parser.add_argument("--directory", default="", metavar="FOLDER", help=where)
+    parser.add_argument("--list", action="store_true", help="the applications that there are logs of")
+    parser.set_defaults(run=_logs, parser=parser)
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +116,14 @@ def _doctor(options: argparse.Namespace) -> int:
     from penstock.doctor.command import DoctorOptions, run_doctor
 
     return run_doctor(DoctorOptions(options.master, {key: value for key, _, value in pairs}, options.json))
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from penstock.kept import list_logs, show_logs
+
+    if options.list:
+        return list_logs(options.directory)
+    return show_logs(options.application, options.directory, options.job, max(1, options.lines))
 
 
 def _replay(options: argparse.Namespace) -> int:

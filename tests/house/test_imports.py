@@ -74,7 +74,7 @@ ROOMS: dict[str, set[str]] = {
 EVERYBODYS = ("errors", "settings")
 """The rooms that each room after them may import, and no row says; none of these imports a later one."""
 
-ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "replaying", "showing"}
+ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "kept", "replaying", "showing"}
 """Entry points, which put rooms together and are imported by none."""
 
 PYSPARK_ALSO = ON_TOP

@@ -24,6 +24,7 @@ from nbclient import NotebookClient
 
 import java_starts
 from machine import on_this_machine
+from penstock.link.kept_logs import logs_folder
 from session_probe import wait_until
 
 pytestmark = pytest.mark.spark
@@ -33,6 +34,7 @@ BIN = Path(sys.executable).parent
 SECONDS = 120
 SHOWN = """
 def late(batches):
+    print('late it is', os.getpid())
     time.sleep(1.2)
     yield from batches
 
@@ -174,6 +176,17 @@ def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [cell.outputs[-1]["data"]["text/html"] for cell in notebook.cells[5:9] if cell.source != WAITED]
     assert all("<svg " in page for page in pages)
     assert "query numbers</b>: ended after" in pages[2]
+    assert_output_is_kept()
+
+
+def assert_output_is_kept() -> None:
+    """The output of functions, their errors, and the environment's log lie in one folder when all has ended."""
+    (folder,) = {path.parent for path in logs_folder().glob("*/*.out") if "late it is" in path.read_text()}
+    texts = [path.read_text() for path in folder.glob("*.out")]
+    assert sum("late it is" in text for text in texts) == 4  # two tasks in each of two jobs
+    assert any("ValueError: a user's error" in text and "mapInArrow(wrong)" in text for text in texts)
+    (log,) = folder.glob("environment-*.log")
+    assert "INFO" in log.read_text()
 
 
 def assert_last_frame(cell: nbformat.NotebookNode, line: str, words: str) -> None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import msgpack
 
 from penstock.errors import EnvironmentLostError
+from penstock.link.kept_logs import link_log, sweep_logs
 from penstock.link.pulse import BEAT_SECONDS, PulseWatch, end_peer
 from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
 from penstock.settings import Settings
@@ -152,7 +153,11 @@ def _start(
     variables: Mapping[str, str] | None = None,
 ) -> None:
     place.clear()
-    sweep(Settings.from_conf(launch.settings).environment.directory, keep=place.folder)
+    settings = Settings.from_conf(launch.settings)
+    sweep(settings.environment.directory, keep=place.folder)
+    if settings.observe.keep_output:
+        sweep_logs(settings.environment.directory)
+        link_log(place.log, launch.application, settings.environment.directory)
     config = msgpack.packb(
         {
             "application": launch.application,

@@ -27,6 +27,7 @@ from penstock.environment.host import Host
 from penstock.environment.limits import lift_limits
 from penstock.environment.peers.addresses import data_addresses
 from penstock.errors import PenstockError
+from penstock.link.kept_logs import KeptFile
 from penstock.link.pulse import BEAT_SECONDS, Pulse
 from penstock.link.rendezvous import Rendezvous, sweep
 from penstock.settings import Settings
@@ -44,17 +45,19 @@ def main() -> None:
     raw = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
     if os.fork():
         os._exit(0)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     from pathlib import Path
 
+    place = Rendezvous(Path(raw["folder"]))
+    kept: Any = KeptFile(place.log.resolve(), descriptor=2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=kept)
     config = HostConfig(
         application=raw["application"],
         secret=raw["secret"],
         master=raw["master"],
         settings=Settings.from_conf(raw["settings"]),
-        place=Rendezvous(Path(raw["folder"])),
+        place=place,
     )
     lift_limits()
     lock = int(raw["lock"])

@@ -212,6 +212,9 @@ class ObserveSettings:
 
     If nobody sets it, it is off where `spark.ui.showConsoleProgress` is set to false.
 
+    With `keep_output` each host keeps what functions print, and the logs of its environments, after the application's
+    end: `penstock logs` shows them there.
+
     With `metrics` the driver and each environment serve Prometheus at `metrics_host`: at the first free one of 16
     ports from `metrics_port` on, at any free one where that is 0. Everybody who reaches that address can read them.
     `detailed_metrics` adds those of each channel between hosts. `otlp_url`, such as `http://host:4318/v1/metrics`, is
@@ -224,6 +227,7 @@ class ObserveSettings:
     """
 
     progress: bool = True
+    keep_output: bool = True
     metrics: bool = False
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0

@@ -43,6 +43,7 @@ from penstock.shuffle import (
     load_service,
 )
 from penstock.spark.first_contact import Sent
+from penstock.spark.kept_output import keeping_output
 from penstock.spark.python_worker import settle_in
 from penstock.task.allocation import warm_memory
 from penstock.task.runner import SubtaskPlan, SubtaskReport, run_subtask
@@ -232,7 +233,7 @@ def _run_deployed(
     report = SubtaskReport({}, {}, {})
     try:
         with warm_memory():
-            report = _run_subtask(plan, attachment, deployment, rows)
+            report = _run_kept(plan, attachment, deployment, rows)
     except TaskCancelledError as cancelled:
         state, error, kind = TaskEnd.CANCELED, str(cancelled), cancelled.failure
     except EnvironmentLostError as failure:
@@ -261,6 +262,27 @@ def _run_deployed(
     )
     attachment.ask(ended)  # without a deadline: the driver may pause, and an environment that is gone ends the wait
     return state, error
+
+
+def _run_kept(
+    plan: TaskPlan,
+    attachment: Attachment,
+    deployment: TaskDeployment,
+    rows: Batches | None,
+) -> SubtaskReport:
+    """Run the subtask; what it prints is kept, and the error that ends it."""
+    settings, attempt = Settings.from_conf(plan.launch.settings), deployment.attempt
+    if not settings.observe.keep_output:
+        return _run_subtask(plan, attachment, deployment, rows)
+    stage = plan.graph.vertex(attempt.vertex).name
+    title = f"{plan.graph.name}: {stage} (stage {attempt.vertex}, subtask {attempt.subtask})"
+    with keeping_output(plan.launch.application, settings.environment.directory, attempt, title) as kept:
+        try:
+            return _run_subtask(plan, attachment, deployment, rows)
+        except BaseException as failure:
+            if kept is not None and not isinstance(failure, (*_QUIET, EnvironmentLostError)):
+                kept.write(f"{error_text(failure)}\n")
+            raise
 
 
 def _run_subtask(
