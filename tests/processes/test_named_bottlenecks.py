@@ -36,6 +36,7 @@ from penstock.observe.frames import frame_html, frame_lines
 from penstock.stream.noop import NoopWriter
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
+from penstock.web.store import JobStore
 from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster
 
@@ -202,7 +203,8 @@ def _rows_at_sink(handle: JobHandle) -> float:
 def reports_of(graph: JobGraph, handle: JobHandle) -> list[dict[str, Any]]:
     """Some reports, a second apart, without the first one, which is of the start; `shown` is what people see."""
     reports, found = ProgressReports(graph, {"id": "i", "runId": "r", "name": "n"}), []
-    frames = QueryFrames(graph, "query n", "k")
+    frames, page = QueryFrames(graph, "query n", "k"), JobStore()
+    handle._master.tell_jobs(page, page.look)
     for _ in range(REPORTS + 1):
         with contextlib.suppress(TimeoutError):
             handle.wait(1.0)
@@ -210,7 +212,9 @@ def reports_of(graph: JobGraph, handle: JobHandle) -> list[dict[str, Any]]:
         assert progress is not None
         report = reports.report(progress)
         frames.look(progress, report)
-        found.append({**report, "shown": shown(frames, len(graph.vertices))})
+        told = page.document(handle.job) or {"headline": {}}
+        found.append({**report, "shown": shown(frames, len(graph.vertices)), "page": told["headline"]})
+    handle._master.tell_no_more(page)
     return found[1:]
 
 
@@ -231,6 +235,12 @@ def assert_said(report: dict[str, Any], stage: str, words: str) -> None:
         assert stage[:30] in name.rpartition("held back by")[2] or stage[:30] in name.rpartition("most for")[2], text
 
 
+def assert_on_page(reports: list[dict[str, Any]], line: str, stage: str, words: str) -> None:
+    """The web page says it in most of its looks: it takes its own, between the reports."""
+    lines = [report["page"][line] for report in reports]
+    assert sum(stage in text and words in text for text in lines) >= REPORTS / 2, (stage, words, lines)
+
+
 @pytest.mark.parametrize("case", some_of(CASES, 3), ids=lambda case: case.title)
 def test_reports_name_what_is_slow(cluster: ProcessCluster, tmp_path: Path, case: Case) -> None:
     """The stage, the cause, and the operator; with a hot key that too."""
@@ -248,7 +258,9 @@ def test_reports_name_what_is_slow(cluster: ProcessCluster, tmp_path: Path, case
     for report in reports:
         if report["heldBackBy"] == stage and report["bottleneck"]["cause"] == case.cause:
             assert_said(report, stage, WORDS[case.cause])
+    assert_on_page(reports, "text", stage, WORDS[case.cause])
     if case.hot:
+        assert "alice" in reports[-1]["page"]["text"]
         keys = [each["bottleneck"]["keys"][0]["key"] for each in reports if each["bottleneck"]["keys"]]
         assert Counter(keys).most_common(1)[0][0] == "alice"
 
@@ -266,3 +278,4 @@ def test_reports_name_a_slow_disk_under_checkpoints(cluster: ProcessCluster, tmp
     for report in reports:
         if report["checkpoints"]["slowest"]["seconds"] >= SYNC:
             assert_said(report, graph.vertices[4].name, "to store its snapshot")
+    assert_on_page(reports, "also", graph.vertices[4].name, "to store its snapshot")

@@ -127,6 +127,22 @@ def _told(answer: http.client.HTTPResponse) -> dict[str, object] | object:
             return json.loads(line.removeprefix(b"data: "))
 
 
+def test_a_page_that_closes_hangs_up_without_a_word(store: JobStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Streams that go on end; whoever wanted to know is told, once."""
+    told: list[str] = []
+    page = WebPage(PagePlace(token=TOKEN), store, closed=lambda: told.append("closed")).open()
+    connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=10)
+    connection.request("GET", "/events", headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = connection.getresponse()
+    _told(answer)
+    page.close()
+    page.close()
+    assert not answer.fp.readline().strip()
+    assert (told, page.is_open) == (["closed"], False)
+    connection.close()
+    assert not caplog.records
+
+
 def test_more_callers_than_it_serves_are_hung_up_on(page: WebPage) -> None:
     """Those that are there stay."""
     host = urlsplit(page.address)

@@ -121,6 +121,8 @@ class HttpServer:
             await self._serve(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             _LOG.debug("a caller for %s was not served: %r", self._place.what, error)
+        except asyncio.CancelledError:
+            _LOG.debug("a caller for %s is hung up on: nothing is served any more", self._place.what)
         except Exception:  # noqa: BLE001 - a fault costs one caller its answer, and nobody else anything
             _LOG.exception("a caller for %s got no answer", self._place.what)
         finally:

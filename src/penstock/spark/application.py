@@ -40,6 +40,7 @@ from penstock.spark.slots import SlotWatch, is_local, may_shrink, naming_holders
 
 if TYPE_CHECKING:
     from penstock.web.page import WebPage
+    from penstock.web.store import JobStore
 
 _LOG = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.5
@@ -121,15 +122,25 @@ class Application:
 
         master = self.master(settings)
         with self._lock:
-            if self._page is None:
+            if self._page is None or not self._page.is_open:
                 store = JobStore()
-                master.tell_jobs(store, store.look)
                 place = PagePlace.of(settings.observe, master.identity.advertised)
-                self._page = WebPage(place, store, master.processes).open()
+                closed = functools.partial(self._page_closed, store)
+                self._page = WebPage(place, store, master.processes, closed).open()
+                master.tell_jobs(store, store.look)
                 if self._launcher is not None:
                     self._launcher.page = self._page.address
                 _LOG.info("the page is at %s", self._page.address)
             return self._page
+
+    def _page_closed(self, store: JobStore) -> None:
+        """Nobody looks any more: nobody is told."""
+        master, launcher = self._master, self._launcher
+        if launcher is not None:
+            launcher.page = ""
+        if master is not None:
+            with contextlib.suppress(ControlError):
+                master.tell_no_more(store)
 
     def _open_page_if_it_can(self, settings: Settings) -> None:
         """No job fails for its page; whoever asked for it reads on standard error where it is."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.graph.streaming import vertex_of_part
 from penstock.job.core.bottleneck import Load, StageLoad
+from penstock.job.core.loads import EARLY_SECONDS
 from penstock.job.core.result import SubtaskStand, summed
 from penstock.job.core.slow_parts import PHASES
 from penstock.shuffle import DatasetId, PartitionId
@@ -27,7 +28,7 @@ PARTITION_COLUMNS = ("partition", "edge", "stage", "subtask", "environment", "st
 PART_COLUMNS = ("stage", "subtask", *PHASES, "bytes", "inFlight")
 PARTS = 1_000
 """Rows of checkpoints' tasks in a document at most: the newest checkpoints have theirs."""
-_FAST = 1.0
+_SLOW = 1.0
 """Seconds of a snapshot from which on it is worth a word."""
 _ENDED = ("finished", "failed", "canceled", "empty")
 
@@ -79,11 +80,13 @@ def document(record: JobRecord, *, is_file: bool = False) -> dict[str, Any]:
 
 
 def headline(record: JobRecord, *, is_file: bool) -> dict[str, Any]:
-    """The one sentence: what holds the job back, or why nothing does; and the stage that it names."""
+    """The one sentence: what holds the job back, or why nothing does; the stage that it names; slow checkpoints."""
     found = record.found if record.is_over else record.present
     stage = None if found is None else found["stage"]
     cause = None if found is None else found["cause"]
-    return {"text": _sentence(record, found, is_file=is_file), "stage": stage, "cause": cause}
+    slow = None if record.is_over else record.slow
+    also = f"Its checkpoints are slow: {slow['text']}." if slow is not None and slow["seconds"] >= _SLOW else ""
+    return {"text": _sentence(record, found, is_file=is_file), "also": also, "stage": stage, "cause": cause}
 
 
 def _sentence(record: JobRecord, found: Mapping[str, Any] | None, *, is_file: bool) -> str:
@@ -95,11 +98,10 @@ def _sentence(record: JobRecord, found: Mapping[str, Any] | None, *, is_file: bo
         words = record.words if record.words and not is_file else found["text"]
         begin = "Held back by" if not record.is_over else "Its time was bounded by"
         return f"{'It was last held back by' if record.is_over and record.plan['is_query'] else begin} {words}"
-    slow = record.slow
-    if slow is not None and slow["seconds"] >= _FAST:
-        return f"No stage holds it back, but its checkpoints are slow: {slow['text']}"
     if record.is_over:
         return "Nothing held it back." if record.plan["is_query"] else "No stage has worked long enough to be named."
+    if record.state != "RUNNING" or record.seconds < EARLY_SECONDS:
+        return "It has just begun."
     return "Nothing holds it back: no stage waits for room, and none works all the time."
 
 

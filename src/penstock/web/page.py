@@ -13,6 +13,7 @@ import html
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.observe.http_server import HttpPlace, HttpServer
@@ -26,6 +27,10 @@ CALLERS = 64
 _CLOSE_SECONDS = 5.0
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - to be told from others, and not to listen at
 _REMEDY = "See spark.penstock.observe.pageHost and .pagePort"
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +49,17 @@ class PagePlace:
 
 
 class WebPage:
-    """A page that is served; `url` has its token, `address` has not."""
+    """A page that is served; `url` has its token, `address` has not. `closed` is called once when it is closed."""
 
-    def __init__(self, place: PagePlace, shown: Shown, processes: Processes | None = None) -> None:
+    def __init__(
+        self,
+        place: PagePlace,
+        shown: Shown,
+        processes: Processes | None = None,
+        closed: Callable[[], None] = _nothing,
+    ) -> None:
         self.address = ""
+        self._closed = closed
         self._place = place
         self._access = PageAccess(place.token, (place.host, socket.gethostname(), *place.names))
         self._answers = PageAnswers(shown, self._access, processes)
@@ -85,6 +97,12 @@ class WebPage:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stop.set)
             thread.join(_CLOSE_SECONDS)
+            self._closed()
+
+    @property
+    def is_open(self) -> bool:
+        """True until it is closed."""
+        return self._thread is not None
 
     def _repr_html_(self) -> str:
         """A link for notebooks."""

@@ -200,6 +200,8 @@ function draw() {
   const told = state.told && state.told.document;
   if (!told) return;
   place("headline").textContent = told.headline.text;
+  place("also").textContent = told.headline.also;
+  place("also").hidden = !told.headline.also;
   place("headline").className = told.state === "FAILED" ? "alarm" : "";
   const began = told.began ? `, submitted ${new Date(told.began * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
   const where = told.place ? `, at ${told.place}` : "";

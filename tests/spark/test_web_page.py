@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page and the report of a real session."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+pytestmark = pytest.mark.spark
+
+
+def keyed(spark: Any) -> Any:
+    """A job of two stages."""
+    return penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).keyBy("id", numPartitions=2)
+
+
+def told(url: str) -> dict[str, Any]:
+    """All that the page tells, to a browser's way of asking: by the address with the token, then by the cookie."""
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+    assert b"<title>Penstock</title>" in opener.open(url, timeout=20).read()
+    with opener.open(url.partition("?")[0] + "data", timeout=20) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def test_a_session_has_a_page_when_it_asks(spark: Any) -> None:
+    """Jobs name the line that asked for them; Spark's descriptions name the page; a closed one is opened anew."""
+    page = penstock.webPage(spark)
+    try:
+        assert penstock.webPage(spark) is page
+        assert f'href="{page.url}"' in page._repr_html_()
+        keyed(spark).run()
+        shown = told(page.url)
+        assert shown["jobs"][0]["state"] == "FINISHED"
+        assert re.fullmatch(r"test_web_page\.py:\d+", shown["jobs"][0]["place"])
+        assert shown["document"]["headline"]["text"].startswith("Its time was bounded by")
+        assert [each[1] for each in shown["processes"]["processes"]]
+        jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+        said = [
+            jobs.apply(number).description().get()
+            for number in range(jobs.size())
+            if jobs.apply(number).description().isDefined()
+        ]
+        assert any(f"see {page.address}?job={shown['jobs'][0]['job']}" in text for text in said)
+        assert not any(page.url in text for text in said)
+    finally:
+        page.close()
+    with pytest.raises(OSError, match="refused"):
+        told(page.url)
+    again = penstock.webPage(spark)
+    assert again is not page
+    again.close()
+
+
+def test_a_report_has_the_jobs_of_its_block(spark: Any, tmp_path: Path) -> None:
+    """Also one that fails, and where the block raises; the file is whole."""
+    keyed(spark).run()
+
+    def broken(batches: Any) -> Any:
+        raise ValueError("no good")
+
+    path = tmp_path / "report.html"
+
+    def block() -> None:
+        with penstock.performanceReport(spark, path):
+            keyed(spark).run()
+            keyed(spark).mapInArrow(broken, "id long").run()
+
+    with pytest.raises(Exception, match="no good"):
+        block()
+    (text,) = re.findall(r'id="told">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert [job["state"] for job in json.loads(text)] == ["FINISHED", "FAILED"]
+    assert "no good" in json.loads(text)[1]["error"]
