@@ -199,10 +199,9 @@ def test_bad_lines_of_json(tmp_path: Path) -> None:
         readJson(None, tmp_path, "n int, m array<map<string, int>>")
 
 
-def test_a_type_that_was_found_is_no_reason_for_nulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_that_was_found_is_no_reason_for_nulls(tmp_path: Path) -> None:
     """Spark looks at all lines before it says that a column is long; a later word ends the job here."""
-    monkeypatch.setattr(line_files, "_READ_BYTES", 8)
-    (tmp_path / "a.csv").write_text("n\n1\n2\n3\n4\nx\n")
+    (tmp_path / "a.csv").write_text("n\n" + "1\n" * (1 << 20) + "x\n")
     with pytest.raises(JobError, match="column 'n': 'x' is no int64, which the first lines were: declare"):
         run_local(readCsv(None, tmp_path, header=True, inferSchema=True))
 

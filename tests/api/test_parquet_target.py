@@ -8,7 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, WrittenFile
 from penstock.errors import SchemaError, SettingError
 from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
 from penstock.operators.partitioned_write import WritePartitioned
+from penstock_torture.passing_files import PassingFiles
 
 ROWS = pa.table({"a": range(1000), "b": [f"w{n % 7}" for n in range(1000)]})
 
@@ -33,6 +34,20 @@ def writer(folder: Path, rows: int = 300, size: int = 1 << 30) -> WriteParquet:
 def remote(folder: Path) -> pafs.FileSystem:
     """A file system that is not a local one to whoever looks at its type."""
     return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
+
+
+class Followed(PassingFiles):
+    """Has something done after each list of files, before whoever asked for it goes on."""
+
+    def __init__(self, inner: pafs.FileSystem) -> None:
+        super().__init__(inner)
+        self.then: Callable[[], object] = lambda: None
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        """The files in a folder, as it was the moment before."""
+        found = super().get_file_info_selector(selector)
+        self.then()
+        return found
 
 
 def staged(target: ParquetTarget, *names: str) -> list[WrittenFile]:
@@ -144,14 +159,18 @@ def test_failed_moves_are_taken_back(tmp_path: Path, before: dict[str, str] | No
     assert (seen(out) if out.exists() else None) == before
 
 
-def test_local_commit_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_commit_is_one_step(tmp_path: Path) -> None:
     """A folder that was filled at the last moment is not mixed with: the rename fails and it stays as it is."""
-    target = ParquetTarget.of(tmp_path / "out")
+    world = Followed(pafs.LocalFileSystem())
+    target = ParquetTarget.beside(pafs.PyFileSystem(world), str(tmp_path / "out"))
     target.prepare(overwrite=False)
     files = staged(target, "aa")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "other").write_text("other")
-    monkeypatch.setattr(ParquetTarget, "_old_names", lambda _: [])  # as it looked the moment before
+
+    def fill() -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "other").write_text("other")
+
+    world.then = fill
     with pytest.raises(OSError, match="not empty"):
         target.commit(files)
     target.clean()
@@ -159,19 +178,14 @@ def test_local_commit_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_late_task_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_task_is_not_published(tmp_path: Path) -> None:
     """Files that a task writes into the staging folder while the commit is under way, or later, are not taken."""
-    target = ParquetTarget.of(tmp_path / "out")
+    world = Followed(pafs.LocalFileSystem())
+    target = ParquetTarget.beside(pafs.PyFileSystem(world), str(tmp_path / "out"))
     target.prepare(overwrite=False)
     files = staged(target, "aa")
-    looked = ParquetTarget._old_names
-
-    def late(self: ParquetTarget) -> list[str]:
-        staged(target, "late")
-        return looked(self)
-
     with target.filesystem.open_output_stream(f"{target.staging}/part-slow.parquet") as slow:
-        monkeypatch.setattr(ParquetTarget, "_old_names", late)  # the last thing before the folder takes its name
+        world.then = lambda: staged(target, "late")  # the last thing before the folder takes its name
         target.commit(files)
         slow.write(b"slow")
     assert seen(tmp_path / "out") == {"part-00000-aa.parquet": "aa", "_SUCCESS": ""}

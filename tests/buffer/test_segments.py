@@ -142,7 +142,7 @@ def test_without_memfd_an_unlinked_file_takes_its_place(monkeypatch: pytest.Monk
 
 def test_kernel_without_populate_faults_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """An advice that the kernel does not know is asked for once and then left alone."""
-    monkeypatch.setattr(segments, "_MADV_POPULATE_READ", 12345)
+    monkeypatch.setattr(segments, "MADV_POPULATE_READ", 12345)
     with SegmentMemory.create(2, SIZE) as memory:
         memory.view(0)[:2] = b"ab"
         memory.view(1)[:2] = b"cd"

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
+from failing_files import gated
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError, NewerFormatError
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
 from penstock.checkpoint.newest import NOTE, NewestNote
@@ -27,8 +28,8 @@ from penstock.checkpoint.ownership import Ownership
 from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.stamps import Owner, Stamp
 from penstock.checkpoint.storage import CheckpointStorage, PartStorage
-from penstock.machine import locations
 from penstock.machine.disk import Disk
+from penstock.machine.locations import FILESYSTEMS
 from penstock_torture.passing_files import PassingFiles
 
 
@@ -284,33 +285,24 @@ def test_what_is_no_checkpoint_is_no_owners_concern(location: str) -> None:
     assert CheckpointStorage(location).claim().stamp is None
 
 
-def test_a_file_that_comes_late_keeps_no_folder(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_comes_late_keeps_no_folder(location: str) -> None:
     """A task has not heard yet that its checkpoint was given up: the folder is removed with what it has written."""
-    storage = CheckpointStorage(location)
+    late = iter([1, 2])
+
+    def grown(name: str, path: str) -> None:
+        """A removal finds the folder grown meanwhile, twice."""
+        if name == "delete_dir" and (number := next(late, 0)):
+            Path(path, f"count.{number}").touch()
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    storage = gated(location, grown)
     storage.claim()
     stamp = storage.stamp(1)
     storage.write(stamp, "count.0", [("group-0", b"x")])
 
-    class Late:
-        """The file system, as it is to one who removes a folder that grows meanwhile."""
-
-        late = 2
-
-        def delete_dir(self, path: str) -> None:
-            """Find it grown, twice."""
-            if self.late:
-                self.late -= 1
-                Path(path, f"count.{self.late + 1}").touch()
-                raise OSError(errno.ENOTEMPTY, "Directory not empty")
-            here.delete_dir(path)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(here, name)
-
-    here = storage._fs
-    monkeypatch.setattr(storage, "_fs", Late())
     storage.discard(stamp)
     assert not Path(location, str(stamp)).exists()
+    assert next(late, 0) == 0
 
 
 def test_sweeping_leaves_what_is_kept(location: str) -> None:
@@ -367,9 +359,18 @@ def test_metadata_of_the_version_before_is_read() -> None:
     assert decode(written, "somewhere") == decode(data, "somewhere") == CheckpointMetadata(1, 0.0, {"count.0": part})
 
 
+_SHOWN: dict[str, Callable[[fs.FileSystem], PassingFiles]] = {}
+
+
+def shown(below: fs.FileSystem) -> fs.FileSystem:
+    """A location as a test shows it."""
+    return fs.PyFileSystem(_SHOWN["now"](below))
+
+
 def _show(monkeypatch: pytest.MonkeyPatch, handler: Callable[[fs.FileSystem], PassingFiles]) -> None:
     """All locations that are opened from now on are seen through this."""
-    monkeypatch.setattr(locations, "_as_seen", lambda below: fs.PyFileSystem(handler(below)))
+    monkeypatch.setitem(_SHOWN, "now", handler)
+    monkeypatch.setenv(FILESYSTEMS, f"{__name__}:shown")
 
 
 class _Partly(PassingFiles):

@@ -13,8 +13,7 @@ from effort import some_of
 from job_fakes import ThreadLauncher, fresh_service, run_well
 from penstock.connection.handshake import Credentials
 from penstock.connection.sockets import TcpTransport
-from penstock.environment import control
-from penstock.environment.control import MasterLink
+from penstock.environment.control import LinkTimes, MasterLink
 from penstock.environment.supervision import Supervisor
 from penstock.job.shell.master import JobMaster, MasterIdentity
 from penstock.link.commands import Command, ReleaseJob
@@ -120,8 +119,6 @@ def master() -> Iterator[JobMaster]:
 @pytest.mark.parametrize("most", [size for size in BYTES if size])
 def test_a_line_that_is_cut_at_any_byte(monkeypatch: pytest.MonkeyPatch, master: JobMaster, most: int) -> None:
     """Twice in a row: questions have their answers, reports come in order, commands are obeyed, all of them once."""
-    monkeypatch.setattr(control, "_AGAIN_SECONDS", 0.001)
-    monkeypatch.setattr(control, "_HEARTBEAT_SECONDS", 0.01)
     name, heard = f"env-{most}", list[object]()
     monkeypatch.setattr(master._driver, "handle", heard.append)
     owned = Owned(name)
@@ -130,7 +127,8 @@ def test_a_line_that_is_cut_at_any_byte(monkeypatch: pytest.MonkeyPatch, master:
         listener = await TcpTransport().listen("tcp://127.0.0.1:0", lambda endpoint: endpoint.close())
         proxy = CuttingProxy(master.address, most)
         supervisor = Supervisor(owned.stopped.append)
-        link = MasterLink(await proxy.start(), Credentials(name, SECRET), owned, supervisor, DEADLINE)
+        times = LinkTimes(DEADLINE, heartbeat=0.01, again=0.001)
+        link = MasterLink(await proxy.start(), Credentials(name, SECRET), owned, supervisor, times)
         try:
             await link.start(listener.address)
             for index in range(3):

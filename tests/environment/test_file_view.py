@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from penstock.settings import BlockingSettings
 from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import decode_event
 from penstock.shuffle.sums import sum_of
+from penstock.testing import eventually
 
 SCHEMA = pa.schema([("n", pa.int64())])
 PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
@@ -143,12 +143,13 @@ class Reader:
 
 async def until(condition: Callable[[], bool], readers: list[Reader]) -> None:
     """Let the loop run, the readers taking what comes, until the condition holds."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
+
+    def is_met() -> bool:
         for reader in readers:
             reader.take()
+        return condition()
+
+    await eventually(is_met, "readers that take what comes")
 
 
 def run(bench_of: Callable[[], Awaitable[Bench]], body: Callable[[Bench], Awaitable[None]]) -> None:

@@ -27,7 +27,8 @@ from penstock.network.receiver import ChannelRequest, ConnectionCore
 from penstock.partition.stored_cursor import Next
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import encode_event
-from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
+from penstock.testing import eventually
+from small_hosts import PRODUCER, SEGMENT, host_of, on_loop
 
 WRITING: list[Task] = []
 """The tasks of a test."""
@@ -169,7 +170,7 @@ def test_what_another_writer_ships_is_taken_for_who_waits(tmp_path: Path) -> Non
             subpartition += 1
         waiting.port.overdraw()
         for _ in range(20):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         assert not waiting.at_hand
         assert giving.result.excess <= 0
         for number in range(4):

@@ -18,7 +18,8 @@ from penstock.partition.extents import OWN, Extent, data_name
 from penstock.partition.stretched_file import StretchedFile
 from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import decode_event, encode_event
-from small_hosts import SEGMENT, eventually, host_of, on_loop
+from penstock.testing import eventually
+from small_hosts import SEGMENT, host_of, on_loop
 
 SEGMENTS = 32
 PARTITION = PartitionId(DatasetId("job", 0), 0, 1)

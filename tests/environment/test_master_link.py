@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.connection.handshake import Credentials
-from penstock.environment.control import MasterLink
+from penstock.environment.control import LinkTimes, MasterLink
 from penstock.environment.supervision import Supervisor
 from penstock.errors import EnvironmentLostError, ProtocolError
 from penstock.link.commands import Command, ReleaseJob, Shutdown, instruction
@@ -28,6 +28,9 @@ NAME = "env-1"
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log that pytest keeps has tracebacks, and with them connections, that are gone for everybody else."""
     monkeypatch.setattr(logging.getLogger("penstock.environment"), "disabled", True)
+
+
+TIMES = LinkTimes(DEADLINE)
 
 
 class Owned:
@@ -57,7 +60,7 @@ class Owned:
 Test = Callable[[ScriptedMaster, Owned, MasterLink], Awaitable[None]]
 
 
-def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None, lease: float = DEADLINE) -> None:
+def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None, times: LinkTimes = TIMES) -> None:
     """Run a test with an environment that is attached to a scripted JobMaster."""
 
     async def run() -> None:
@@ -65,7 +68,7 @@ def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None
         await master.start()
         owned = Owned()
         supervisor = Supervisor(owned.stop)
-        link = MasterLink(master.address, Credentials(NAME, SECRET), owned, supervisor, lease)
+        link = MasterLink(master.address, Credentials(NAME, SECRET), owned, supervisor, times)
         try:
             await link.start("tcp://h:1")
             await test(master, owned, link)
@@ -230,9 +233,8 @@ def test_a_question_that_is_refused_is_not_asked_again() -> None:
     linked(test, answer)
 
 
-def test_a_jobmaster_that_is_gone_ends_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jobmaster_that_is_gone_ends_the_environment() -> None:
     """Its host says that nobody listens there: long before the lease is over."""
-    monkeypatch.setattr("penstock.environment.control._REFUSED_SECONDS", 0.1)
 
     async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
         master.instruct(None)
@@ -240,7 +242,7 @@ def test_a_jobmaster_that_is_gone_ends_the_environment(monkeypatch: pytest.Monke
         await owned.ended.wait()
         assert owned.reasons[0] == "its line to the JobMaster ended"
 
-    linked(test)
+    linked(test, times=LinkTimes(DEADLINE, refused=0.1))
 
 
 def test_a_heartbeat_that_is_refused_ends_the_environment() -> None:

@@ -55,7 +55,7 @@ class Rig:
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A query that reports, of a JobMaster whose callers lose their patience after half a second."""
-    monkeypatch.setattr(shell, "_ANSWER_WAITS", 1)
+    monkeypatch.setattr(shell, "ANSWER_WAITS", 1)
     rig = Rig(tmp_path)
     wait_until(lambda: rig.query.lastProgress is not None, "the first report")
     yield rig

@@ -21,7 +21,6 @@ from penstock.environment.task_frames import TaskFrames
 from penstock.errors import IncompleteDataError, PenstockError, ProtocolError
 from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
-from penstock.services.local.gate_end import GateEnd
 from penstock.services.local.in_flight import LEAST_BYTES, SegmentFill
 from penstock.shuffle import (
     EndOfData,
@@ -125,17 +124,19 @@ def test_four_idle_gates_cost_under_a_millisecond(task: Task) -> None:
 
 
 class Slices:
-    """Keeps the slices that gates are told of, as they come."""
+    """Keeps the slices that gates look at; a writer looks at whole segments."""
 
-    def __init__(self, memory: SegmentMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: list[bytes] = []
-        take = GateEnd._on_slice
+        look = SegmentMemory.view
 
-        def keep(end: GateEnd, channel: int, segment: int, offset: int, length: int) -> None:
-            self.found.append(bytes(memory.view(segment, offset, length)))
-            take(end, channel, segment, offset, length)
+        def keep(memory: SegmentMemory, segment: int, *slice_of_it: int) -> memoryview:
+            view = look(memory, segment, *slice_of_it)
+            if slice_of_it:
+                self.found.append(bytes(view))
+            return view
 
-        monkeypatch.setattr(GateEnd, "_on_slice", keep)
+        monkeypatch.setattr(SegmentMemory, "view", keep)
 
 
 def messages_in(data: bytes) -> int:
@@ -151,7 +152,7 @@ def messages_in(data: bytes) -> int:
 
 def test_a_slice_holds_whole_messages(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of all sizes, offered as room comes; what a segment does not hold is a figure."""
-    slices = Slices(task.attachment.data_plane().memory, monkeypatch)
+    slices = Slices(monkeypatch)
     writer, gate = task.write(subpartitions=2), task.read((0, 0), (0, 1))
     expected: list[int] = []
     found: list[int] = []

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import endless_jobs
+import held_stages
 import memory_again
 import rows_without_end
 import session_probe
@@ -18,7 +19,7 @@ def _functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]
     """Workers can't import the tests' modules, so their functions go to them as code."""
     from pyspark import cloudpickle
 
-    modules = (request.module, session_probe, endless_jobs, rows_without_end, memory_again)
+    modules = (request.module, session_probe, endless_jobs, held_stages, rows_without_end, memory_again)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     yield

@@ -19,6 +19,7 @@ import pytest
 
 import penstock
 import session_probe
+from held_stages import nothing_until
 from machine import on_this_machine
 from penstock.spark.runtime import SparkRuntime
 from session_probe import SessionProbe, wait_until
@@ -163,12 +164,9 @@ def test_cancel_in_mid_run(spark: Any, tmp_path: Path, how: str) -> None:
     marks = str(tmp_path / "marks")
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        end = time.monotonic() + 60
         for batch in batches:
             yield batch.slice(0, 10)
-            while not go.exists() and time.monotonic() < end:
-                time.sleep(0.01)
-                yield batch.slice(0, 0)
+            yield from nothing_until(go, batch)
             yield batch.slice(10)
 
     def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -388,12 +386,9 @@ def test_trace_tells_the_order(spark: Any, tmp_path: Path) -> None:
     go = tmp_path / "go"
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        end = time.monotonic() + 60
         for batch in batches:
             yield batch.slice(0, 10)
-            while not go.exists() and time.monotonic() < end:
-                time.sleep(0.01)
-                yield batch.slice(0, 0)
+            yield from nothing_until(go, batch)
             yield batch.slice(10)
 
     def release(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

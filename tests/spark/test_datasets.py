@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from held_stages import nothing_until
 from penstock.api.persisted import DatasetInfo
 from penstock.api.stream import Stream
 from penstock.errors import JobError, PlanError
@@ -59,14 +60,9 @@ def waiting(folder: str) -> Stage:
     """A stage that, at its first batch, leaves `started` and goes on when `go` is there."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import time
-
-        end = time.monotonic() + STAGE_SECONDS
         for batch in batches:
             Path(folder, "started").touch()
-            while not Path(folder, "go").exists() and time.monotonic() < end:
-                time.sleep(0.01)
-                yield batch.slice(0, 0)
+            yield from nothing_until(Path(folder, "go"), batch, STAGE_SECONDS)
             yield batch
 
     return stage

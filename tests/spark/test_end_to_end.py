@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from held_stages import nothing_until
 from machine import on_this_machine
 from penstock.errors import JobCancelledError, JobError, SettingError, SlotsError
 from penstock.spark.runtime import SparkRuntime
@@ -186,15 +187,10 @@ def _slow(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     """A stage that waits, batch by batch, until the file `go` appears; it leaves `started` at its start."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import time
-        from pathlib import Path
-
         Path(folder, "started").touch()
         for batch in batches:
             for start in range(0, batch.num_rows, 100):
-                while not Path(folder, "go").exists():
-                    time.sleep(0.01)
-                    yield batch.slice(0, 0)
+                yield from nothing_until(Path(folder, "go"), batch)
                 yield batch.slice(start, 100)
 
     return stage
@@ -321,7 +317,7 @@ def test_parquet_hint_comes_once(spark: Any, tmp_path: Path, monkeypatch: pytest
     scan = spark.read.parquet(str(tmp_path / "p"))
     assert hints.is_parquet_scan(scan)
     assert not hints.is_parquet_scan(scan.where("id > 3"))
-    monkeypatch.setattr(hints, "_given", set())
+    monkeypatch.setattr(hints, "given", set())
     with pytest.warns(hints.PenstockHint, match="readParquet"):
         hints.hint_parquet(scan)
     hints.hint_parquet(scan)

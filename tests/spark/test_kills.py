@@ -23,6 +23,7 @@ import pytest
 
 import penstock
 from endless_jobs import LIMIT_SECONDS, STAGE_SECONDS, Action, all_slots_work, endless, lives, running, watching
+from held_stages import nothing_until
 from penstock.errors import JobCancelledError
 from session_probe import SessionProbe, mark, marks, wait_until
 
@@ -129,10 +130,8 @@ def test_cut_off_dataframe_is_never_complete(spark: Any, folder: Path, how: str)
 
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
-            end = time.monotonic() + STAGE_SECONDS
-            while number > 2 and not go.exists() and time.monotonic() < end:
-                time.sleep(0.01)
-                yield batch.slice(0, 0)
+            if number > 2:
+                yield from nothing_until(go, batch, STAGE_SECONDS)
             yield batch
 
     # Ordinary PySpark stage before ours: what it gives reaches our task through the JVM, so a cancel cuts it off.
@@ -170,10 +169,7 @@ def test_cut_off_dataframe_without_exchange(spark: Any, folder: Path) -> None:
         for batch in batches:
             yield batch.slice(0, 10)
             mark(f"{folder}/producers")
-            end = time.monotonic() + STAGE_SECONDS
-            while not go.exists() and time.monotonic() < end:
-                time.sleep(0.01)
-                yield batch.slice(0, 0)
+            yield from nothing_until(go, batch, STAGE_SECONDS)
             yield batch.slice(10)
 
     stream = penstock.fromDataFrame(spark.range(0, 2000, 1, 2).mapInArrow(slowly, "id long"))

@@ -33,22 +33,20 @@ def test_a_seed_repeats_itself(spark: Any) -> None:
 
 def test_a_row_that_is_lost_is_noticed(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verb of ours that keeps other rows than Spark's is WRONG, and the text shows the program."""
-    monkeypatch.setattr(run, "_VERBS", ((verbs.made_distinct, 1),))
     monkeypatch.setattr(penstock.Stream, "distinct", lambda stream: stream.limit(0))
     monkeypatch.setattr(penstock.Stream, "dropDuplicates", lambda stream, _: stream.limit(0))
-    ending = run.run_program(1, spark, Shape(rows=(20,), steps=1))
+    ending = run.run_program(1, spark, Shape(rows=(20,), steps=1), ((verbs.made_distinct, 1),))
     assert ending.outcome == run.WRONG
     assert "only theirs" in ending.said or "ours" in ending.said
     assert "# PySpark" in ending.text
 
 
-def test_another_nullability_is_noticed(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_nullability_is_noticed(spark: Any) -> None:
     """Rows that are right under another schema are WRONG too."""
 
     def step(program: Program, number: str) -> None:
         program.step(number, "{s}.select('nullif(id, 1L) AS id')", "{d}.selectExpr('coalesce(id, 1L) AS id')")
 
-    monkeypatch.setattr(run, "_VERBS", ((step, 1),))
-    ending = run.run_program(0, spark, Shape(rows=(0,), steps=1))
+    ending = run.run_program(0, spark, Shape(rows=(0,), steps=1), ((step, 1),))
     assert ending.outcome == run.WRONG
     assert "schema behind" in ending.said

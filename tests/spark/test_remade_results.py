@@ -263,9 +263,8 @@ def gated(folder: str) -> Stage:
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark(f"{folder}/working")
-        end = time.monotonic() + 60
-        while Path(folder, "hold").exists() and not Path(folder, "go").exists() and time.monotonic() < end:
-            time.sleep(0.01)
+        hold, go = Path(folder, "hold"), Path(folder, "go")
+        wait_until("its release", lambda: go.exists() or not hold.exists(), 60)
         yield from batches
 
     return stage

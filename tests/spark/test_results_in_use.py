@@ -43,7 +43,7 @@ def test_many_actions_leave_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch)
     """Files, the JobMaster's results, the environment's and the driver's descriptors: no more than before."""
     probe = SessionProbe(spark)
     monkeypatch.setattr(results_in_use, "RESULTS", HELD)
-    monkeypatch.setattr(held(spark), "_results_limit", HELD)
+    monkeypatch.setattr(held(spark), "results_limit", HELD)
     repartitioned(spark).count()
     files, results = probe.files(), probe.results()
     pids = (probe.environment_pid(), os.getpid())
@@ -116,7 +116,7 @@ def test_bytes_count_too(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     probe.collect()
     results = held(spark)
     monkeypatch.setattr(results_in_use, "BYTES", HELD * 8 * ROWS)
-    monkeypatch.setattr(results, "_bytes_limit", HELD * 8 * ROWS)
+    monkeypatch.setattr(results, "bytes_limit", HELD * 8 * ROWS)
     before = len(results)
     most = 0
     for _ in range(ACTIONS):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,7 @@ def holding(folder: str) -> Callable[[int], None]:
 
     def hold(number: int) -> None:
         mark(f"{folder}/held")
-        end = time.monotonic() + 2 * STAGE_SECONDS
-        while not Path(folder, "release").exists() and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_until("its release", Path(folder, "release").exists, 2 * STAGE_SECONDS)
 
     return hold
 

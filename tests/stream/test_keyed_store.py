@@ -236,10 +236,10 @@ class World:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is done now and then to keep memory small is done often."""
-    monkeypatch.setattr(store_module, "_SPARE", -1_000_000)
-    monkeypatch.setattr(list_rows, "_MOST_PIECES", 2)
-    monkeypatch.setattr(list_rows, "_SPARE_ROWS", 4)
-    monkeypatch.setattr(state_rows, "_SPARE_ROWS", 4)
+    monkeypatch.setattr(store_module, "SPARE", -1_000_000)
+    monkeypatch.setattr(list_rows, "MOST_PIECES", 2)
+    monkeypatch.setattr(list_rows, "SPARE_ROWS", 4)
+    monkeypatch.setattr(state_rows, "SPARE_ROWS", 4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

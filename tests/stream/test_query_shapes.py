@@ -67,7 +67,7 @@ def test_each_row_once_in_state_of_each_kind(tmp_path: Path, monkeypatch: pytest
     Its store is built anew with each batch of every second run.
     """
     if seed % 2:
-        monkeypatch.setattr(store, "_SPARE", -1_000_000)
+        monkeypatch.setattr(store, "SPARE", -1_000_000)
     run_through_kills(QueryShape.keeping(seed), seed, tmp_path)
 
 

@@ -221,11 +221,10 @@ def test_a_log_that_is_closed_leaves_nobody_waiting(tmp_path: Path, monkeypatch:
     """A snapshot that was asked for and not written fails."""
     gate = Gate(monkeypatch)
     log = RowLog(str(tmp_path), NAME, KEYED)
-    monkeypatch.setattr(row_log, "_JOIN_SECONDS", 0.0)
     monkeypatch.setattr(log_writer, "PIECE_BYTES", 1)
     log.append(channel(0), rows(0, 10))
     cut = log.cut(5, {})
-    log.close()
+    log.close(0.0)
     gate.open.set()
     with pytest.raises(CheckpointError, match="ended"):
         cut.written.result(DEADLINE)

@@ -21,7 +21,9 @@ from penstock_torture.passing_files import PassingFiles
 Gate = Callable[[str, str], None]
 """Called ahead of each call with its name and path; raises what that is to raise. Of a write half is done then."""
 _T = TypeVar("_T")
-_gates: list[Gate] = []
+Handler = Callable[[pafs.FileSystem], PassingFiles]
+"""Shows a file system as another one."""
+_handlers: list[Handler] = []
 _GATED = frozenset(
     [
         "get_file_info",
@@ -95,26 +97,29 @@ class _Output:
 
 def gated(location: Path | str, gate: Gate) -> CheckpointStorage:
     """The driver's side of a location whose files pass a gate; it does not wait between its tries."""
-    return _seen_through(gate, lambda: CheckpointStorage(str(location), (0, 0, 0), (0, 0, 0)))
+    return shown_through(
+        lambda below: GatedFiles(below, gate), lambda: CheckpointStorage(str(location), (0, 0, 0), (0, 0, 0))
+    )
 
 
 def gated_savepoint(folder: Path | str, gate: Gate) -> SavepointFolder:
     """The folder of a savepoint whose files pass a gate."""
-    return _seen_through(gate, lambda: SavepointFolder(str(folder), (0, 0, 0)))
+    return shown_through(lambda below: GatedFiles(below, gate), lambda: SavepointFolder(str(folder), (0, 0, 0)))
 
 
-def _seen_through(gate: Gate, make: Callable[[], _T]) -> _T:
-    _gates.append(gate)
+def shown_through(handler: Handler, make: Callable[[], _T]) -> _T:
+    """The thing that `make` opens, which sees its files as the handler shows them."""
+    _handlers.append(handler)
     try:
         with patch.dict(os.environ, {FILESYSTEMS: f"{__name__}:seen"}):
             return make()
     finally:
-        _gates.pop()
+        _handlers.pop()
 
 
 def seen(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     """The file system that the environment names."""
-    return pafs.PyFileSystem(GatedFiles(filesystem, _gates[-1]))
+    return pafs.PyFileSystem(_handlers[-1](filesystem))
 
 
 def _path(args: tuple[Any, ...]) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -23,14 +22,6 @@ def host_of(folder: Path, segments: int) -> Host:
     size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * segments)}
     settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
     return Host(HostConfig("application", bytes(16), "", settings, Rendezvous(folder)))
-
-
-async def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Turn the loop until the condition holds."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, f"waited for {what}"
-        await asyncio.sleep(0.001)
 
 
 def on_loop(test: Callable[[], Awaitable[None]]) -> None:

@@ -27,8 +27,7 @@ def test_the_ways_take_turns() -> None:
     assert start.medians(found)["B"] == {"first": 5.0, "second": 0.5}
 
 
-def test_a_run_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_says_why() -> None:
     """The error has the way and the end of what was printed."""
-    monkeypatch.setattr(start, "_PROGRAM", "import sys; sys.exit('no Java here')")
     with pytest.raises(PenstockError, match=r"A failed: no Java here"):
-        start.run_cold(WAYS[0], 2)
+        start.run_cold(WAYS[0], 2, "import sys; sys.exit('no Java here')")

@@ -66,9 +66,8 @@ def test_a_case_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) 
     import threading
 
     gate = threading.Event()
-    monkeypatch.setattr(command, "_CASE_SECONDS", 0.05)
     monkeypatch.setattr(command, "run_local", lambda *given, **named: gate.wait(30) and PLAIN.table())
-    is_well, text = command.run_case(PLAIN)
+    is_well, text = command.run_case(PLAIN, seconds=0.05)
     gate.set()
     assert not is_well
     assert "did not end" in text

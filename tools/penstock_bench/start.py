@@ -24,7 +24,7 @@ from penstock.spark.class_archive import java_options, write_archive
 from penstock_bench.session import machine
 
 _SECONDS = 300.0
-_PROGRAM = """
+PROGRAM = """
 import json, sys, time
 from pyspark.sql import SparkSession
 way, slots, conf = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
@@ -121,9 +121,9 @@ def medians(found: Mapping[str, list[Mapping[str, float]]]) -> dict[str, dict[st
     }
 
 
-def run_cold(way: Way, slots: int) -> Mapping[str, float]:
+def run_cold(way: Way, slots: int, program: str = PROGRAM) -> Mapping[str, float]:
     """One run in a process of its own; raises PenstockError with what it printed where it fails."""
-    command = [sys.executable, "-c", _PROGRAM, way.library, str(slots), json.dumps(way.conf)]
+    command = [sys.executable, "-c", program, way.library, str(slots), json.dumps(way.conf)]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_SECONDS, check=False)
     if ran.returncode != 0:

@@ -26,7 +26,7 @@ from penstock_torture.tpch import WELL, torture_tpch
 
 SLOTS = 12
 LOCAL_PER_SPARK = 3
-_CASE_SECONDS = 90.0
+CASE_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ def _run_cases(seed: int, end: float, spark: Any) -> tuple[int, list[str]]:
     return number, failures
 
 
-def run_case(recipe: Recipe, spark: Any = None) -> tuple[bool, str]:
-    """Tell whether a case ended well, and how it ended. A case that does not end is left behind."""
+def run_case(recipe: Recipe, spark: Any = None, seconds: float = CASE_SECONDS) -> tuple[bool, str]:
+    """Tell whether a case ended well, and how it ended. A case that does not end in time is left behind."""
     outcome: list[tuple[bool, str]] = []
     worker = threading.Thread(target=lambda: outcome.append(_outcome(recipe, spark)), daemon=True)
     worker.start()
-    worker.join(_CASE_SECONDS)
-    return outcome[0] if outcome else (False, f"did not end within {_CASE_SECONDS:.0f} s")
+    worker.join(seconds)
+    return outcome[0] if outcome else (False, f"did not end within {seconds:g} s")
 
 
 def say(line: str) -> None:

@@ -28,7 +28,7 @@ from types import TracebackType
 
 from penstock.errors import InsufficientBuffersError, ProtocolError
 
-_MADV_POPULATE_READ = 22
+MADV_POPULATE_READ = 22
 """Linux 5.14; maps shared memory writable as well. Older kernels refuse it and fault page by page."""
 
 
@@ -124,7 +124,7 @@ class SegmentMemory:
         start, mapping = index * self._segment_size, self._map()
         if self._advise:
             try:
-                mapping.madvise(_MADV_POPULATE_READ, start, self._segment_size)
+                mapping.madvise(MADV_POPULATE_READ, start, self._segment_size)
             except (OSError, ValueError):
                 self._advise = False
         whole = self._views[index] = memoryview(mapping)[start : start + self._segment_size]

@@ -11,17 +11,16 @@ everything that was asked of it meanwhile.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import BrokenHandshakeError, Credentials, Service
 from penstock.connection.opening import HANDSHAKE_SECONDS, Opener, OpeningSettings
 from penstock.connection.sockets import TcpTransport
+from penstock.environment.master_line import MasterLine, NotAnsweredError
 from penstock.environment.supervision import Supervisor
 from penstock.errors import (
     ControlError,
@@ -29,13 +28,11 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.link.commands import Command, Shutdown, number_of, read_instruction
-from penstock.link.control import raise_for_error, unpack
-from penstock.link.frames import LinkFrameType
+from penstock.link.control import raise_for_error
 from penstock.link.leases import WakingClock
 from penstock.link.master import RELAYED, AttachEnvironment, Heartbeat, Report
 from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Questions
-from penstock.link.rpc import FrameLogic, OpenCalls
 from penstock.link.wire import Plain, from_wire
 from penstock.shuffle.requests import Request
 
@@ -43,28 +40,28 @@ log = logging.getLogger("penstock.environment")
 
 A = TypeVar("A")
 
-_HEARTBEAT_SECONDS = 0.5
 _CALLS = 6
 """So many calls without an answer fit into the lease."""
-_AGAIN_SECONDS = 0.25
-_REFUSED_SECONDS = 2.0
-"""A JobMaster whose host says for so long that nobody listens there is gone."""
-_BROKEN_SECONDS = 10.0
-"""A handshake that breaks off for so long is with another application; a connection may be cut in it, too."""
 _OF_TASKS = tuple(RELAYED.values())
 """Answered when the JobMaster can answer; one that is gone ends the environment, and with it the wait."""
 
 
-class NotAnsweredError(ControlError):
-    """The JobMaster did not answer, but may yet. `is_late`: the connection is open, and nothing comes over it.
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """The seconds of the link: the lease, from one heartbeat to the next, and until something is tried again."""
 
-    `patience`: if this goes on for so many seconds, it is gone for good; None where only the lease says that.
-    """
+    lease: float
+    heartbeat: float = 0.5
+    again: float = 0.25
+    refused: float = 2.0
+    """A JobMaster whose host says for so long that nobody listens there is gone."""
+    broken: float = 10.0
+    """A handshake that breaks off for so long is with another application; a connection may be cut in it, too."""
 
-    def __init__(self, text: str, *, patience: float | None = None, is_late: bool = False) -> None:
-        super().__init__(text)
-        self.patience = patience
-        self.is_late = is_late
+    @property
+    def call(self) -> float:
+        """The most that one call takes."""
+        return self.lease / _CALLS
 
 
 class Owned(Protocol):
@@ -97,19 +94,18 @@ class MasterLink:
     """The connection to one JobMaster, and those that follow it."""
 
     def __init__(
-        self, master: str, credentials: Credentials, owned: Owned, supervisor: Supervisor, lease: float
+        self, master: str, credentials: Credentials, owned: Owned, supervisor: Supervisor, times: LinkTimes
     ) -> None:
         self.dismissed = False
         """True if the JobMaster said that this is the end."""
-        self._lease = lease
-        self._call_seconds = lease / _CALLS
+        self._times = times
         self._master = master
         self._environment = credentials.identity
         self._owned = owned
         self._supervisor = supervisor
-        limits = OpeningSettings(self._call_seconds, min(HANDSHAKE_SECONDS, self._call_seconds), ())
+        limits = OpeningSettings(times.call, min(HANDSHAKE_SECONDS, times.call), ())
         self._opener = Opener(TcpTransport(), Service.MASTER, credentials, limits)
-        self._line: _Line | None = None
+        self._line: MasterLine | None = None
         self._attached = asyncio.Event()
         self._commands = Inbox()
         self._questions = Questions()
@@ -130,9 +126,9 @@ class MasterLink:
                 line = await self._connect(attach)
                 break
             except NotAnsweredError as error:
-                if loop.time() - began > min(self._lease, error.patience or self._lease):
+                if loop.time() - began > min(self._times.lease, error.patience or self._times.lease):
                     raise
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(self._times.again)
         self._supervisor.keep("line to the JobMaster", lambda: self._hold(line, attach))
         self._supervisor.keep("lease", self._beat)
         self._supervisor.keep("outbox", self._post)
@@ -144,7 +140,7 @@ class MasterLink:
         environment up, that ends: its task asks again beside the next one.
         """
         if not isinstance(request, _OF_TASKS):
-            return await self._ask(request, self._call_seconds)
+            return await self._ask(request, self._times.call)
         number = self._questions.ask()
         try:
             while True:
@@ -180,19 +176,19 @@ class MasterLink:
         found: A = from_wire(request.ANSWER, raise_for_error(answer))
         return found
 
-    async def _connect(self, attach: AttachEnvironment) -> _Line:
+    async def _connect(self, attach: AttachEnvironment) -> MasterLine:
         """A new connection, over which this environment is attached."""
         try:
             endpoint = await self._opener.open(f"tcp://{self._master}")
         except BrokenHandshakeError as error:
-            raise NotAnsweredError(str(error), patience=_BROKEN_SECONDS) from error
+            raise NotAnsweredError(str(error), patience=self._times.broken) from error
         except EnvironmentLostError as error:
-            patience = _REFUSED_SECONDS if isinstance(error.__cause__, ConnectionRefusedError) else None
+            patience = self._times.refused if isinstance(error.__cause__, ConnectionRefusedError) else None
             raise NotAnsweredError(f"the JobMaster is not reached: {error}", patience=patience) from error
-        line = self._line = _Line(self._command)
+        line = self._line = MasterLine(self._command)
         line.connection = FrameConnection(endpoint, line.logic, lambda _, cause: self._closed(line, cause))
         try:
-            await self._ask(replace(attach, taken=self._commands.last), self._call_seconds)
+            await self._ask(replace(attach, taken=self._commands.last), self._times.call)
         except BaseException:
             line.connection.close()
             raise
@@ -200,14 +196,14 @@ class MasterLink:
             self._attached.set()
         return line
 
-    def _closed(self, line: _Line, cause: BaseException | None) -> None:
+    def _closed(self, line: MasterLine, cause: BaseException | None) -> None:
         """A connection has ended: from this moment on whoever asks waits for the next one."""
         if line is self._line:
             self._line = None
             self._attached.clear()
         line.closed(cause)
 
-    async def _hold(self, line: _Line, attach: AttachEnvironment) -> None:
+    async def _hold(self, line: MasterLine, attach: AttachEnvironment) -> None:
         """Keep a connection, one after the other, to the JobMaster's last word or its end."""
         loop = asyncio.get_running_loop()
         while True:
@@ -225,7 +221,7 @@ class MasterLink:
                         last_seen = loop.time()
                     elif loop.time() - last_seen > error.patience:
                         return
-                    await asyncio.sleep(_AGAIN_SECONDS)
+                    await asyncio.sleep(self._times.again)
 
     def _command(self, plain: Plain) -> None:
         number, command = number_of(plain), read_instruction(plain)
@@ -234,20 +230,20 @@ class MasterLink:
             self._owned.obey(command)
 
     async def _beat(self) -> None:
-        clock = WakingClock(most=self._call_seconds + 2 * _HEARTBEAT_SECONDS)
+        clock = WakingClock(most=self._times.call + 2 * self._times.heartbeat)
         last = clock.now()
         while True:
             line = self._line
             try:
-                await self._ask(self._heartbeat(), self._call_seconds)
+                await self._ask(self._heartbeat(), self._times.call)
                 last = clock.now()
             except NotAnsweredError as error:
-                if clock.now() - last > self._lease:
-                    log.info("no heartbeat got through for %s s: %s", self._lease, error)
+                if clock.now() - last > self._times.lease:
+                    log.info("no heartbeat got through for %s s: %s", self._times.lease, error)
                     return
                 if error.is_late and line is not None:  # the driver pauses, or nobody told us of its end
                     line.connection.close(EnvironmentLostError("it is open and silent"))
-            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            await asyncio.sleep(self._times.heartbeat)
 
     def _heartbeat(self) -> Heartbeat:
         return replace(self._owned.heartbeat(), taken=self._commands.last, asked=self._questions.asked)
@@ -263,59 +259,11 @@ class MasterLink:
             number, report = found
             try:
                 await self._attached.wait()
-                await self._ask(replace(report, number=number), self._call_seconds)
+                await self._ask(replace(report, number=number), self._times.call)
             except NotAnsweredError as error:
                 log.info("%s is sent again: %s", report, error)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(self._times.again)
                 continue
             except PenstockError:
                 log.exception("the JobMaster refuses %s", report)
             self._outbox.taken(number)
-
-
-class _Line:
-    """One connection to the JobMaster, with the calls that are open on it."""
-
-    connection: FrameConnection[tuple[int, memoryview]]
-
-    def __init__(self, command: Callable[[Plain], None]) -> None:
-        self._command = command
-        self._calls = OpenCalls()
-        self._waiting: set[asyncio.Future[Plain]] = set()
-        self.logic = FrameLogic({LinkFrameType.REPLY: self._calls.answer, LinkFrameType.COMMAND: self._obey})
-        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        """Done when the connection has ended; raises what can't be obeyed, else gives the cause."""
-
-    async def ask(self, request: Request[Any], question: int) -> Plain:
-        """The answer; raises NotAnsweredError where the connection ends before."""
-        if self.connection.is_closed:
-            raise NotAnsweredError(f"{request.METHOD}: the connection to the JobMaster has ended")
-        answer: asyncio.Future[Plain] = asyncio.get_running_loop().create_future()
-        number, data = self._calls.ask(request, functools.partial(_settle, answer), question)
-        self._waiting.add(answer)
-        try:
-            self.logic.send(data)
-            return await answer
-        finally:
-            self._waiting.discard(answer)
-            self._calls.give_up(number)
-
-    def closed(self, cause: BaseException | None) -> None:
-        """The connection has ended."""
-        for answer in self._waiting:
-            if not answer.done():
-                answer.set_exception(NotAnsweredError("the connection to the JobMaster ended before it answered"))
-        if not self.ended.done():
-            self.ended.set_result(cause)
-
-    def _obey(self, body: memoryview) -> None:
-        try:
-            self._command(unpack(body))
-        except Exception as error:  # noqa: BLE001 - an environment that does not obey must not live on
-            self.ended.set_exception(error)
-            self.connection.close()
-
-
-def _settle(answer: asyncio.Future[Plain], plain: Plain) -> None:
-    if not answer.done():
-        answer.set_result(plain)

@@ -18,7 +18,7 @@ from penstock.connection.door import Door
 from penstock.connection.handshake import Service
 from penstock.connection.sockets import SocketEndpoint
 from penstock.environment.config import HostConfig, fresh_credentials
-from penstock.environment.control import MasterLink, NoMaster
+from penstock.environment.control import LinkTimes, MasterLink, NoMaster
 from penstock.environment.figures import channel_figures, partition_figures, task_figures
 from penstock.environment.limits import refuse_too_little_space
 from penstock.environment.memory import PIPELINED_AHEAD_SHARE, Allowance, HostMemory, MemoryArbiter
@@ -93,7 +93,7 @@ class Host:
         self.master: MasterLink | NoMaster = NoMaster()
         if config.master:
             self.master = MasterLink(
-                config.master, self.credentials, self, self.supervisor, settings.environment.lease_timeout
+                config.master, self.credentials, self, self.supervisor, LinkTimes(settings.environment.lease_timeout)
             )
         self._endpoint = MetricsEndpoint(settings.observe, self._samples)
         self.checkpoint_files = CheckpointFiles(name, self.master.ask)

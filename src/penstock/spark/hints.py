@@ -7,7 +7,8 @@ import warnings
 
 from pyspark.sql import DataFrame
 
-_given: set[str] = set()
+given: set[str] = set()
+"""The hints that this process has given."""
 
 
 class PenstockHint(UserWarning):
@@ -20,9 +21,9 @@ class PenstockWarning(UserWarning):
 
 def hint_parquet(frame: DataFrame, stacklevel: int = 3) -> None:
     """Say once that a DataFrame which only reads Parquet files need not go through the JVM."""
-    if "parquet" in _given or not is_parquet_scan(frame):
+    if "parquet" in given or not is_parquet_scan(frame):
         return
-    _given.add("parquet")
+    given.add("parquet")
     warnings.warn(
         "this DataFrame only reads Parquet files: penstock.readParquet(spark, path) reads them as Arrow in the"
         " Python workers and skips the JVM's rows",

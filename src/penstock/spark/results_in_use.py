@@ -81,8 +81,9 @@ class ResultsInUse:
         self._release = release
         self._sizes: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._results_limit = RESULTS
-        self._bytes_limit = BYTES
+        self.results_limit = RESULTS
+        """With so many, or so many bytes, it is time to look which are in use no more."""
+        self.bytes_limit = BYTES
         self._was_collected = False
 
     def __len__(self) -> int:
@@ -118,9 +119,9 @@ class ResultsInUse:
             results, size = len(self._sizes), sum(list(self._sizes.values()))
             if self._was_collected:
                 # Only now, because the JVM tells of what it has found a little later.
-                self._results_limit, self._bytes_limit = max(RESULTS, 2 * results), max(BYTES, 2 * size)
+                self.results_limit, self.bytes_limit = max(RESULTS, 2 * results), max(BYTES, 2 * size)
                 self._was_collected = False
-            if results < self._results_limit and size < self._bytes_limit:
+            if results < self.results_limit and size < self.bytes_limit:
                 return
             self._was_collected = True
         # On a thread of its own, because it takes a quarter of a second, which nobody's action has to wait for.

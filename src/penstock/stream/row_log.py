@@ -28,7 +28,7 @@ from penstock.stream.log_writer import GATHERED_BYTES, CutPieces, LogWriter
 MOST_WAITING: Final = 2 * GATHERED_BYTES
 """With so many bytes that are not written the log has no room. Gathered rows are among them, and wait for more: a
 bound that they alone could reach would stop the task for ever."""
-_JOIN_SECONDS = 1.0
+JOIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,14 @@ class RowLog:
             self._since = checkpoint
             self._cuts = {each for each in self._cuts if each > checkpoint}
 
-    def close(self) -> None:
-        """Write no more; idempotent. A caller that waits for a snapshot's pieces gets CheckpointError."""
+    def close(self, seconds: float = JOIN_SECONDS) -> None:
+        """Write no more; idempotent. A caller that waits for a snapshot's pieces gets CheckpointError.
+
+        A write that is under way gets so many seconds.
+        """
         self._is_closed = True
         self._queue.put(None)
-        self._thread.join(_JOIN_SECONDS)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while (word := self._queue.get()) is not None:

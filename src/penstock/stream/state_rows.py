@@ -20,7 +20,7 @@ from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state_place import settled
 
 NOWHERE = -1
-_SPARE_ROWS = 1 << 16
+SPARE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class StateRows:
         while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
             last, before = self._runs.pop(), self._runs.pop()
             self._runs.append(settled(pa.concat_batches([before, last])))
-        if self._rows > 2 * self._live + _SPARE_ROWS:
+        if self._rows > 2 * self._live + SPARE_ROWS:
             self._gather()
 
     def remove(self, slots: Slots) -> None:

@@ -6,6 +6,6 @@ re-exported: import it where the tests are.
 """
 
 from penstock.testing.memory_service import MemoryShuffleService
-from penstock.testing.waiting import DEADLINE, Running, Sequencer, VirtualClock, wait_until
+from penstock.testing.waiting import DEADLINE, Running, Sequencer, VirtualClock, eventually, wait_until
 
-__all__ = ["DEADLINE", "MemoryShuffleService", "Running", "Sequencer", "VirtualClock", "wait_until"]
+__all__ = ["DEADLINE", "MemoryShuffleService", "Running", "Sequencer", "VirtualClock", "eventually", "wait_until"]

@@ -8,6 +8,7 @@ because the things it looks at (another process, a counter) cannot notify; it is
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,15 @@ def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADL
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline} s for {what}")
         pause.wait(_POLL)
+
+
+async def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
+    """Let the event loop go round until the condition holds; AssertionError naming `what` after the deadline."""
+    end = time.monotonic() + deadline
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline} s for {what}")
+        await asyncio.sleep(_POLL / 2)
 
 
 class Running:

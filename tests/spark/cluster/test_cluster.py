@@ -22,6 +22,7 @@ from pyspark.sql import functions as f
 
 import penstock
 from endless_jobs import Action, endless, running, watching
+from held_stages import nothing_until
 from penstock.attachment.attachment import Attachment, attach
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
@@ -183,10 +184,7 @@ def test_intruders(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
 
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            end = time.monotonic() + 60
-            while not go.exists() and time.monotonic() < end:
-                yield batch.slice(0, 0)
-                time.sleep(0.01)
+            yield from nothing_until(go, batch)
             yield batch
 
     held = penstock.fromDataFrame(cluster.range(0, 5000, 1, 2)).mapInArrow(slowly, "id long")

@@ -19,7 +19,8 @@ from penstock_torture.programs.program import Program, Shape, StepError, schema_
 RIGHT, ALIKE, DOCUMENTED, WRONG, UNCLEAR = "right", "refused alike", "documented", "WRONG", "UNCLEAR"
 WELL = (RIGHT, ALIKE, DOCUMENTED)
 
-_VERBS: tuple[tuple[verbs.Verb, int], ...] = (
+Verbs = tuple[tuple[verbs.Verb, int], ...]
+VERBS: Verbs = (
     (verbs.filtered, 3),
     (verbs.selected, 3),
     (verbs.with_column, 3),
@@ -66,14 +67,14 @@ class Ending:
     notes: tuple[str, ...] = ()
 
 
-def run_program(seed: int, spark: Any, shape: Shape) -> Ending:
-    """Draw the program of a seed and run it on both sides."""
+def run_program(seed: int, spark: Any, shape: Shape, weighted: Verbs = VERBS) -> Ending:
+    """Draw the program of a seed, of these verbs, and run it on both sides."""
     began = time.monotonic()
     with _folder() as folder:
         session = spark.newSession()
         program = Program(seed, session, folder, shape)
         try:
-            outcome, said = _ended(program)
+            outcome, said = _ended(program, weighted)
         except StepError as error:
             outcome, said = error.kind, str(error)
         except Exception as error:  # noqa: BLE001 - a fault of the harness is a finding, too
@@ -92,7 +93,7 @@ def _folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _ended(program: Program) -> tuple[str, str]:
+def _ended(program: Program, weighted: Verbs) -> tuple[str, str]:
     draw = program.draw
     is_exact = program.shape.twins or draw.random() < 0.2
     for key, value in (
@@ -104,7 +105,7 @@ def _ended(program: Program) -> tuple[str, str]:
     ):
         program.define(f"spark.conf.set({key!r}, {value!r})")
     number = program.table()
-    steps, weights = zip(*_VERBS, strict=True)
+    steps, weights = zip(*weighted, strict=True)
     for _ in range(draw.randint(min(1, program.shape.steps), program.shape.steps)):
         program.ordered = False
         draw.choices(steps, weights)[0](program, number)

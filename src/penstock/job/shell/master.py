@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 _CLOSE_SECONDS = 5.0
 _SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
-_ANSWER_WAITS = 10
+ANSWER_WAITS = 10
 _BEGUN_SECONDS = 60.0
 """Seconds that something may take that the loop has begun."""
 _CLOSED = "the JobMaster is closed: its SparkSession was stopped"
@@ -421,14 +421,14 @@ def _result(future: concurrent.futures.Future[_T], claim: concurrent.futures.Fut
     A call that the loop has begun is waited for: else nobody could tell whether it was done. `claim` says which it
     is.
     """
-    for _ in range(_ANSWER_WAITS):
+    for _ in range(ANSWER_WAITS):
         with contextlib.suppress(TimeoutError):
             return future.result(TICK_SECONDS)
     if not claim.cancel():
         with contextlib.suppress(TimeoutError):
             return future.result(_BEGUN_SECONDS)
     raise ControlError(
-        f"the JobMaster did not answer within {_ANSWER_WAITS * TICK_SECONDS:g} s: the driver is too busy"
+        f"the JobMaster did not answer within {ANSWER_WAITS * TICK_SECONDS:g} s: the driver is too busy"
     )
 
 

@@ -23,8 +23,8 @@ from penstock.stream.state.columns import taken
 from penstock.stream.state_place import settled
 
 _NONE = -1
-_SPARE_ROWS = 1 << 16
-_MOST_PIECES = 32
+SPARE_ROWS = 1 << 16
+MOST_PIECES = 32
 _MOST_MERGED = 1 << 30
 """Bytes of a batch that is not put together with others: texts have places of 31 bits."""
 
@@ -115,7 +115,7 @@ class ListRows:
         self._add_pieces(touched, firsts + self._rows, lengths)
         self._add_run(rows)
         self._shorten(touched)
-        if self._rows > 2 * self._live + _SPARE_ROWS:
+        if self._rows > 2 * self._live + SPARE_ROWS:
             self._gather()
 
     def remove(self, slots: Slots) -> None:
@@ -169,7 +169,7 @@ class ListRows:
     def _shorten(self, slots: Slots) -> None:
         """Make one piece of the lists that have many, and more with each row that they have."""
         depths, totals = self._depths.at(slots), self._totals.at(slots)
-        deep = slots[(depths > _MOST_PIECES) & (depths.astype(np.int64) ** 2 > totals)]
+        deep = slots[(depths > MOST_PIECES) & (depths.astype(np.int64) ** 2 > totals)]
         if len(deep):
             self._rewrite(deep)
 

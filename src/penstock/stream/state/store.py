@@ -40,7 +40,7 @@ from penstock.stream.state.variables import (
     variable,
 )
 
-_SPARE = 1 << 16
+SPARE = 1 << 16
 _INT64 = np.dtype(np.int64)
 _TIMERS = VariableSpec(TIMERS, "timers", pa.schema([(TIME, pa.int64())]))
 AnyVariable = ValueVariable | ListVariable | MapVariable
@@ -98,7 +98,7 @@ class KeyedStore:
 
         A map or the timers are built anew by themselves; all is where keys have no state, or may have expired state.
         """
-        if self._timers.size > 2 * self._timers.live + _SPARE:
+        if self._timers.size > 2 * self._timers.live + SPARE:
             fresh = Timers()
             rebuild(self._timers, fresh)
             self._timers = fresh
@@ -109,8 +109,8 @@ class KeyedStore:
                 self._variables[name] = empty
         live = sum(each.live_keys for each in self._variables.values())
         keys = len(self._index)
-        may_expire = any(spec.ttl is not None for spec in self._specs) and keys + live > 2 * self._before + _SPARE
-        if keys <= 2 * (live + self._timers.live) + _SPARE and not may_expire:
+        may_expire = any(spec.ttl is not None for spec in self._specs) and keys + live > 2 * self._before + SPARE
+        if keys <= 2 * (live + self._timers.live) + SPARE and not may_expire:
             return False
         self._build_anew(now)
         self._before = len(self._index) + sum(each.live_keys for each in self._variables.values())
