@@ -16,7 +16,7 @@ from effort import examples
 from penstock.errors import IncompleteDataError, ProtocolError, SchemaError
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
-from penstock.record.framing import MessageAssembler, MessageWriter, frame_message, frames
+from penstock.record.framing import MessageAssembler, frame_message, frames
 from penstock.record.partitioners import PartitionerSpec
 from record_samples import MAKERS, batch_of, cuts
 
@@ -25,8 +25,12 @@ def _stream(
     codec: BatchCodec, batches: list[pa.RecordBatch], verify: bool = True
 ) -> tuple[bytes, CompletenessCounter]:
     counter = CompletenessCounter()
-    writer = MessageWriter(codec, counter, verify)
-    return b"".join(bytes(part) for batch in batches for part in writer.message(batch).parts), counter
+    data = bytearray()
+    for batch in batches:
+        message = frame_message(codec.encode(batch), verify)
+        counter.add(batch.num_rows, message.length, message.checksum)
+        data += b"".join(message.parts)
+    return bytes(data), counter
 
 
 def _assembler(codec: BatchCodec, **options) -> tuple[MessageAssembler, CompletenessCounter]:
@@ -242,4 +246,4 @@ def test_views_of_other_formats_and_wrong_batches() -> None:
     stream, _ = _stream(codec, [batch])
     assert len(_assembler(codec)[0].feed(memoryview(pa.py_buffer(stream)))) == 1
     with pytest.raises(SchemaError):
-        MessageWriter(codec, CompletenessCounter()).message(batch_of(["bool"], 1))
+        codec.encode(batch_of(["bool"], 1))

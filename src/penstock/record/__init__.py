@@ -3,7 +3,7 @@
 
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
-from penstock.record.framing import Message, MessageAssembler, MessageWriter, frame_message, frames
+from penstock.record.framing import Message, MessageAssembler, frame_message, frames
 from penstock.record.partitioners import Partitioner, PartitionerSpec
 from penstock.record.record_writer import OutputFlusher, RecordWriter
 from penstock.record.spark_hash import spark_hash, spark_partition_ids
@@ -14,7 +14,6 @@ __all__ = [
     "CompletenessCounter",
     "Message",
     "MessageAssembler",
-    "MessageWriter",
     "OutputFlusher",
     "Partitioner",
     "PartitionerSpec",

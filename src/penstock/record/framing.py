@@ -53,21 +53,6 @@ def frames(payload: pa.Buffer, verify: bool = True) -> tuple[bytes, memoryview, 
     return cast("tuple[bytes, memoryview, bytes]", (header, view, padding[0] if padding else b""))
 
 
-class MessageWriter:
-    """Turns the batches of one subpartition into messages and counts them."""
-
-    def __init__(self, codec: BatchCodec, completeness: CompletenessCounter, verify: bool = True) -> None:
-        self._codec = codec
-        self._completeness = completeness
-        self._verify = verify
-
-    def message(self, batch: pa.RecordBatch) -> Message:
-        """The batch's message; raises SchemaError for a batch of another schema."""
-        message = frame_message(self._codec.encode(batch), self._verify)
-        self._completeness.add(batch.num_rows, message.length, message.checksum)
-        return message
-
-
 class MessageAssembler:
     """Puts the messages of one subpartition together again."""
 
