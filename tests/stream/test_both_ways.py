@@ -71,6 +71,11 @@ def timed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([batch["k"], pc.cast(batch["v"], TIMES.field("ts").type)], schema=TIMES)
 
 
+def promised(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows as they are, under a schema that allows no nulls."""
+    return batches
+
+
 def by_value(batch: pa.RecordBatch) -> Any:
     """A custom partitioner."""
     return batch.column("v").to_numpy() % 3
@@ -97,6 +102,9 @@ VERBS: dict[str, Verb] = {
     "toOne": lambda s: s.toOne(),
     "partitionCustom": lambda s: s.partitionCustom(by_value, 3),
     "union": lambda s: s.union(s.filter(pc.field("v") > 1000)),
+    "union of columns that differ in nulls": lambda s: (
+        s.select("v").mapInArrow(promised, "v long NOT NULL").union(s.select("v"))
+    ),
     "distinct": lambda s: s.select("k").distinct(),
     "dropDuplicates": lambda s: s.select("k").dropDuplicates(["k"]),
     "groupBy": lambda s: (

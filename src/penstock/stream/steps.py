@@ -3,7 +3,7 @@
 
 | operator | in a streaming query |
 |---|---|
-| filter, select and its relatives, explode; partial aggregates of windows | as they are: batch by batch |
+| filter, select and its relatives, unions, explode; partial aggregates of windows | as they are: batch by batch |
 | mapInArrow, mapInPandas | their function is called for each epoch; a class is made once for the task |
 | those with a `step()` of their own (incremental agg, sinks, a user's) | as that says |
 | all others | refused by name: they need their whole input |
@@ -23,12 +23,12 @@ from penstock.errors import PlanError
 from penstock.graph import JobGraph, JobVertex, Operator
 from penstock.operators.functions import MapInArrow, MapInPandas
 from penstock.operators.join_sides import AsSide
-from penstock.operators.verbs import Explode, Project, Where
+from penstock.operators.verbs import Explode, Project, Where, Widen
 from penstock.operators.window_aggregates import PartialWindows
 from penstock.stream.chain import Chain, PlainStep, Step
 from penstock.stream.iterators import IteratorStep
 
-_BATCH_BY_BATCH = (Where, Project, Explode, PartialWindows, AsSide)
+_BATCH_BY_BATCH = (Where, Project, Widen, Explode, PartialWindows, AsSide)
 _ITERATORS = (MapInArrow, MapInPandas)
 
 
