@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.api.functions import CoGroupedDataFrame
 from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.testing.sources import fromBatches
 
@@ -186,6 +188,26 @@ def test_good_arguments_in_all_spellings() -> None:
     )
 
 
+FUNCTIONS = [
+    name for name in penstock.__all__ if inspect.isfunction(getattr(penstock, name)) and name != "preloading"
+]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_names_the_keyword_that_it_does_not_have(name: str) -> None:
+    """Also those that need a session: the keyword is looked at first."""
+    with pytest.raises(TypeError, match=f"{name} has no argument 'nonsense': its arguments are "):
+        getattr(penstock, name)(nonsense=1)
+
+
+def test_windows_and_pairs_name_the_keyword_that_they_do_not_have() -> None:
+    """As streams do."""
+    with pytest.raises(TypeError, match="window has no argument 'slideduration': did you mean 'slideDuration'\\?"):
+        penstock.window("t", "1 minute", slideduration="1 second")
+    with pytest.raises(TypeError, match="applyInArrow has no argument 'shema': did you mean 'schema'\\?"):
+        CoGroupedDataFrame.applyInArrow(None, len, shema="a long")
+
+
 def test_import_is_light() -> None:
     """Importing penstock and using streams imports neither PySpark nor pandas."""
     code = (
@@ -208,6 +230,7 @@ def test_public_names() -> None:
         "datasets",
         "fromDataFrame",
         "groupBy",
+        "performanceReport",
         "preloading",
         "readCsv",
         "readDelta",
@@ -219,6 +242,7 @@ def test_public_names() -> None:
         "repartition",
         "session_window",
         "streams",
+        "webPage",
         "window",
     ]
     assert all(callable(getattr(penstock, name)) and name in dir(penstock) for name in penstock.__all__)

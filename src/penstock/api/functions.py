@@ -70,7 +70,6 @@ def repartition(
     return stream.exchanged(spec, ExchangeChoice(count, mode, service)).toDF()
 
 
-@suggests_arguments
 def _refuse_user_types(df: Any, verb: str) -> None:
     """Raise SchemaError for columns of user-defined types: Arrow has what they hold, and the type would be lost."""
     for each in getattr(df, "schema", ()):
@@ -81,6 +80,7 @@ def _refuse_user_types(df: Any, verb: str) -> None:
             )
 
 
+@suggests_arguments
 def groupBy(
     df: Any, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
 ) -> GroupedDataFrame:
@@ -116,6 +116,7 @@ class GroupedDataFrame:
         return CoGroupedDataFrame(self._stream.cogroup(other._stream))
 
 
+@suggests_arguments
 class CoGroupedDataFrame:
     """The result of `GroupedDataFrame.cogroup`: functions over the groups of both sides, each giving a DataFrame."""
 

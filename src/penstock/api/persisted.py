@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import (
     CombineStep,
     ExchangeStep,
@@ -80,6 +81,7 @@ class DatasetList(list[DatasetInfo]):
         )
 
 
+@suggests_arguments
 def datasets(spark: Any) -> DatasetList:
     """The persisted streams of this session's application, with rows, bytes, place and age."""
     from penstock.spark.runtime import SparkRuntime

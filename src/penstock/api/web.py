@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.known_arguments import suggests_arguments
+
 if TYPE_CHECKING:
     from penstock.web.page import WebPage
 
 
+@suggests_arguments
 def webPage(spark: Any) -> WebPage:
     """The web page of this session's jobs: `url` is its address with its token, and notebooks show the link.
 
@@ -24,6 +27,7 @@ def webPage(spark: Any) -> WebPage:
 
 
 @contextlib.contextmanager
+@suggests_arguments
 def performanceReport(spark: Any, path: str | Path) -> Iterator[None]:
     """Write all jobs that run in a `with` block, of this session and others of its application, as one HTML file.
 

@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from penstock.api.expressions import ExpressionReader, is_spark_column, projected
 from penstock.api.grouping import aggregated, grouped_keys, plain_aggregations
 from penstock.api.habits import missing_step
+from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import ExchangeChoice
 from penstock.api.streaming.refusals import is_streaming
 from penstock.errors import PlanError, SchemaError
@@ -39,6 +40,7 @@ _INSTEAD = {
 }
 
 
+@suggests_arguments
 def window(
     timeColumn: Any, windowDuration: str, slideDuration: str | None = None, startTime: str | None = None
 ) -> WindowKey:
@@ -49,6 +51,7 @@ def window(
     return WindowKey(timeColumn, size, slide, offset)
 
 
+@suggests_arguments
 def session_window(timeColumn: Any, gapDuration: str) -> WindowKey:
     """As PySpark's `F.session_window`, without a Spark session; the gap is the same for all rows."""
     gap = microseconds(gapDuration, "session_window: its gap")
@@ -122,6 +125,7 @@ def _named(made: Any, name: str) -> Any:
     return type(made)(made.field.with_name(name), made.expression)
 
 
+@suggests_arguments
 class WindowedStream:
     """Rows by a window, and perhaps other keys: the aggregations of each. Immutable and lazy."""
 

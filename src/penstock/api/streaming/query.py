@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
+from penstock.api.known_arguments import suggests_arguments
 from penstock.api.streaming.frames import QueryFrames
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED, Listeners
 from penstock.api.streaming.places import checkpoints_at
@@ -441,6 +442,7 @@ class StreamingQueries:
 _known: weakref.WeakKeyDictionary[Any, StreamingQueries] = weakref.WeakKeyDictionary()
 
 
+@suggests_arguments
 def streams(spark: Any) -> StreamingQueries:
     """The streaming queries of a session's SparkContext, as PySpark's `spark.streams`."""
     if not hasattr(spark, "sparkContext"):
