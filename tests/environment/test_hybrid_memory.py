@@ -122,7 +122,7 @@ def test_readers_that_stand_still_keep_nobody_from_what_is_free(tmp_path: Path) 
     async def test(host: Host) -> None:
         task = Task(host, 1, 4)
         cursor = task.result.open(0, 1, lambda: None)
-        while task.result.core.leased < 24:
+        while task.result.core.readers.leased < 24:
             task.ship(0)
             assert task.result.look(cursor) is Next.MEMORY
             task.result.take(cursor)
@@ -132,7 +132,7 @@ def test_readers_that_stand_still_keep_nobody_from_what_is_free(tmp_path: Path) 
             host.memory.pool.reserve_exclusive(guaranteed)
         task.ship_all(0)
         await task.overdraw()
-        assert task.result.core.leased == 24
+        assert task.result.core.readers.leased == 24
 
     memory(tmp_path / "host", 64, test)
 

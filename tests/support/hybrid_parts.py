@@ -39,6 +39,8 @@ class World:
         self.limit = segments - 2 if limit is None else limit
         self.log: list[str] = []
         self.orders: deque[SpillOrder] = deque()
+        self.index: list[list[Extent]] = []
+        """By subpartition, once it is written."""
         self.written: list[list[int]] = [[] for _ in range(subpartitions)]
         self.open: tuple[int, int] | None = None
         self.number = 0
@@ -74,7 +76,7 @@ class World:
     @property
     def may_lease(self) -> bool:
         """Up to the limit."""
-        return self.partition.leased < self.limit
+        return self.partition.readers.leased < self.limit
 
     def relieve(self, segments: int) -> None:
         """Somebody needs memory."""
@@ -174,6 +176,13 @@ class World:
         self.partition.stored(order, extents)
         self.obey()
 
+    def write_index(self) -> None:
+        """Write it, where the partition has said that it is stored, and the test wants it."""
+        if "stored" in self.log and not self.index and not self.partition.state.is_end:
+            self.index = [self.partition.extents(number) for number in range(len(self.written))]
+            self.partition.indexed()
+            self.obey()
+
     def settle(self) -> None:
         """Carry out orders until there are none."""
         while self.orders:
@@ -208,7 +217,7 @@ class Reader:
 
     def look(self) -> Next:
         """The kind of thing that comes next."""
-        found = self.world.partition.look(self.cursor, may_lease=self.world.may_lease)
+        found = self.world.partition.readers.look(self.cursor, may_lease=self.world.may_lease)
         self.world.obey()
         return found
 
@@ -217,16 +226,19 @@ class Reader:
         world, partition = self.world, self.world.partition
         found = self.look()
         if found is Next.MEMORY:
-            piece = partition.take(self.cursor)
+            piece = partition.readers.take(self.cursor)
             world.references.add(piece.segment)
             world.obey()
             self.held.append(piece)
             self._read(world.memory[piece.segment][piece.offset : piece.offset + piece.length])
         elif found is Next.STORED:
-            taken = partition.take_stored(self.cursor, most, may_lease=world.may_lease)
+            taken = partition.readers.take_stored(self.cursor, most, may_lease=world.may_lease)
             world.obey()
             for extent, skip in taken.pieces:
                 self._read(world.storage[extent.offset + skip : extent.offset + extent.length])
+            for extents in world.index[taken.first : taken.first + taken.count]:
+                for extent in extents:
+                    self._read(world.storage[extent.offset : extent.offset + extent.length])
         elif found is Next.EVENT:
             self.events.append(decode_event(self.cursor.events.popleft()))
         return found

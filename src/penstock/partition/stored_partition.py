@@ -39,7 +39,7 @@ from penstock.partition.lifecycle import (
     ProducerLifecycle,
     ProducerState,
 )
-from penstock.partition.stored_cursor import Log, Logs, Next, ReadClaim, StoredCursor, TakenRows
+from penstock.partition.stored_cursor import Log, Logs, ReadClaim, StoredCursor
 from penstock.partition.stored_items import SpillOrder
 from penstock.partition.stored_reading import Reading
 from penstock.partition.storing import StoredRules, Storing
@@ -61,7 +61,8 @@ class StoredPartition(Endings):
         """To be carried out, in this order."""
         self._logs = Logs(partition_id, subpartitions)
         self._storing = Storing(self._logs, rules, self.instructions)
-        self._reading = Reading(partition_id, self._logs, self._storing, self.instructions, keeps=rules.keeps)
+        self.readers = Reading(partition_id, self._logs, self._storing, self.instructions, keeps=rules.keeps)
+        """For what each of them gets; they come by `open` and go by `leave`."""
         self._lifecycle = PartitionLifecycle(partition_id)
         self._making = ProducerLifecycle(partition_id)
 
@@ -91,11 +92,6 @@ class StoredPartition(Endings):
         return len(self._storing.books)
 
     @property
-    def leased(self) -> int:
-        """Slices that are out at readers."""
-        return self._reading.leased
-
-    @property
     def stored_bytes(self) -> int:
         """The bytes of its rows, if all of it is stored."""
         return sum(end.bytes for end in self._logs.ends if end is not None) if self.is_indexed else 0
@@ -118,7 +114,7 @@ class StoredPartition(Endings):
         if self._logs.ends[subpartition] is not None:
             raise ProtocolError(f"{self.partition_id}[{subpartition}] is ended twice")
         self._logs.ends[subpartition] = end
-        self._reading.wake(log.cursors)
+        self.readers.wake(log.cursors)
 
     def finish(self) -> None:
         """The producer has written everything; ProtocolError where a subpartition has no end."""
@@ -164,7 +160,7 @@ class StoredPartition(Endings):
             self._storing.abandoned(order)
             return
         self._storing.stored(order, extents)
-        self._reading.wake_waiting()
+        self.readers.wake_waiting()
         self._look_if_stored()
 
     def relieve(self, segments: int) -> None:
@@ -182,7 +178,7 @@ class StoredPartition(Endings):
         """The index is written: later readers go by it."""
         if not self.state.is_end:
             self._making.move(ProducerEvent.INDEX)
-            self._reading.indexed()
+            self.readers.indexed()
 
     def extents(self, subpartition: int) -> list[Extent]:
         """The extents in which a subpartition is stored, in order; of a partition that keeps and that is stored.
@@ -206,38 +202,22 @@ class StoredPartition(Endings):
         check_range(self.partition_id, first, count, len(self._logs))
         if not self.keeps:
             self._claim([self._logs[number] for number in range(first, first + count)], first)
-        return self._reading.open(first, count, listener, is_indexed=self.is_indexed)
-
-    def look(self, cursor: StoredCursor, *, may_lease: bool) -> Next:
-        """The kind of item that comes next for a reader; `may_lease`: one more slice may go to it."""
-        return self._reading.look(cursor, may_lease=may_lease)
-
-    def backlog(self, cursor: StoredCursor) -> int:
-        """About the buffers that are there for a reader."""
-        return self._reading.backlog(cursor)
-
-    def take(self, cursor: StoredCursor) -> BufferSlice:
-        """The next buffer, where `look` has said MEMORY: it is leased until it has `returned`."""
-        return self._reading.take(cursor)
-
-    def take_stored(self, cursor: StoredCursor, most: int, *, may_lease: bool) -> TakenRows:
-        """The next stored rows, up to `most` pieces, where `look` has said STORED."""
-        return self._reading.take_stored(cursor, most, may_lease=may_lease)
+        return self.readers.open(first, count, listener, is_indexed=self.is_indexed)
 
     def returned(self) -> None:
         """A reader has given back a slice that it had leased."""
         self._storing.returned()
-        self._reading.returned()
+        self.readers.returned()
 
     def leave(self, cursor: StoredCursor) -> None:
         """A reader is done, for good or bad; idempotent."""
-        self._reading.leave(cursor)
+        self.readers.leave(cursor)
         if self.state.is_end:
             return
-        if self._reading.all_read:
+        if self.readers.all_read:
             self._lifecycle.move(PartitionEvent.CONSUME)
         if self.is_indexed:
-            self._reading.forget()
+            self.readers.forget()
         self._release_if_left()
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
@@ -248,7 +228,7 @@ class StoredPartition(Endings):
         self.cause = describe(cause)
         self._storing.drop_all()
         self._logs.clear()
-        self._reading.end(end_error(self.partition_id, state, self.cause, self.host))
+        self.readers.end(end_error(self.partition_id, state, self.cause, self.host))
         self.instructions.append(Remove(state))
 
     def _claim(self, logs: list[Log], first: int) -> None:
@@ -277,7 +257,7 @@ class StoredPartition(Endings):
         self._show()
         for log in logs:
             if log.cursors:
-                self._reading.wake(log.cursors)
+                self.readers.wake(log.cursors)
         if piece is not None and piece.finished:  # memory comes and goes in segments
             self._storing.go_on()
         return bool(logs)

@@ -47,7 +47,7 @@ _BY_ITEMS = (CursorState.READING, CursorState.WAITING)
 class Reading:
     """The readers of one partition."""
 
-    __slots__ = ("_cursors", "_instructions", "_keeps", "_logs", "_partition", "_storing", "_unread", "leased")
+    __slots__ = ("_cursors", "_instructions", "_keeps", "_logs", "_partition", "_read", "_storing", "leased")
 
     def __init__(
         self, partition: PartitionId, logs: Logs, storing: Storing, instructions: Instructions, *, keeps: bool
@@ -58,7 +58,7 @@ class Reading:
         self._instructions = instructions
         self._keeps = keeps
         self._cursors: dict[StoredCursor, None] = {}
-        self._unread = set(range(len(logs)))
+        self._read = bytearray(len(logs))  # 1 for each subpartition that was given out to its end
         self.leased = 0
         """Slices that are out at readers."""
 
@@ -69,7 +69,7 @@ class Reading:
     @property
     def all_read(self) -> bool:
         """True if each subpartition was given out to its end."""
-        return not self._unread
+        return 0 not in self._read
 
     def open(self, first: int, count: int, listener: DataListener, *, is_indexed: bool) -> StoredCursor:
         """A reader of a range, from its beginning."""
@@ -147,7 +147,7 @@ class Reading:
             log.items, log.read, log.claim = [], 0, ReadClaim.LEFT
         self._storing.passed(rest)
         if has_all or not self._keeps:
-            self._unread.difference_update(_range(cursor))
+            self._read[cursor.first : cursor.first + cursor.count] = b"\1" * cursor.count
 
     def end(self, error: PartitionError) -> None:
         """The partition has ended: readers that have not got everything are told why."""
@@ -159,9 +159,10 @@ class Reading:
     def indexed(self) -> None:
         """All is stored and indexed: readers that wait for the first of it go by the index."""
         if not self._storing.sequence:
-            for cursor in self._cursors:
+            waiting = [cursor for cursor in self._cursors if cursor.state in _BY_ITEMS]
+            for cursor in waiting:
                 self._go_by_index(cursor)
-            self.wake(self._cursors)
+            self.wake(waiting)
         self.forget()
 
     def forget(self) -> None:
@@ -211,7 +212,7 @@ class Reading:
     def _go_by_index(self, cursor: StoredCursor) -> None:
         """Give it all of its range at once, from the files."""
         end = self._sums(cursor)
-        if end.bytes:
+        if end.bytes or end.rows:
             cursor.move(CursorEvent.INDEX)
         else:
             cursor.end(end)

@@ -243,27 +243,27 @@ class StoredResult(Endings):
 
     def look(self, cursor: StoredCursor) -> Next:
         """The kind of item that comes next."""
-        found = self.core.look(cursor, may_lease=self._may_lease)
+        found = self.core.readers.look(cursor, may_lease=self._may_lease)
         self._obey()
         return found
 
     def backlog(self, cursor: StoredCursor) -> int:
         """About the buffers that are there."""
-        return self.core.backlog(cursor)
+        return self.core.readers.backlog(cursor)
 
     def take(self, cursor: StoredCursor) -> BufferOrEvent:
         """The next slice, which is leased until its `recycle` is called, or the next event."""
         if cursor.events:
             return BufferOrEvent(DataType.EVENT, cursor.events.popleft(), cursor.first)
         subpartition = cursor.subpartition
-        piece = self.core.take(cursor)
+        piece = self.core.readers.take(cursor)
         self._arbiter.lease(piece.segment)
         self._obey()
         return BufferOrEvent(DataType.DATA, piece, subpartition, self._returned)
 
     def take_stored(self, cursor: StoredCursor, most: int) -> StoredRows:
         """The next stored rows, in up to `most` pieces."""
-        taken = self.core.take_stored(cursor, most, may_lease=self._may_lease)
+        taken = self.core.readers.take_stored(cursor, most, may_lease=self._may_lease)
         self._obey()
         origin = FileOrigin(self.partition_id, self._producers.host)
         return StoredRows(self.folder, origin, taken.pieces, taken.first, taken.count)
@@ -325,7 +325,7 @@ class StoredResult(Endings):
     @property
     def _may_lease(self) -> bool:
         """Tell whether one more slice may go to a reader: some of the writer's memory always stays with it."""
-        if self.writer is not None and self.core.leased >= self.writer.spare:
+        if self.writer is not None and self.core.readers.leased >= self.writer.spare:
             return False
         return self._arbiter.may_lease
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Protocol
 
-from penstock.buffer import Holdings
 from penstock.environment.partitions.producers import Producers
 from penstock.environment.partitions.sort_buffers import SortBuffers
 from penstock.environment.partitions.stored import StoredPartitions
@@ -20,37 +18,10 @@ from penstock.environment.ports.storing_supply import StoringSupply
 from penstock.environment.ports.waiting_supply import WaitingMemory, WaitingSupply
 from penstock.environment.ports.whole_supply import WholeSupply
 from penstock.environment.ports.writer_port import WriterPort
-from penstock.environment.task_frames import TaskFrames
+from penstock.environment.tasks.attached import AttachedTask
 from penstock.errors import PenstockError
 from penstock.link.calls import OpenWriter, WriterOpened
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
-from penstock.shuffle import PartitionId
-
-
-class WritingTask(Protocol):
-    """The task, as far as its writers need it."""
-
-    @property
-    def to_task(self) -> TaskFrames:
-        """The words to it."""
-
-    @property
-    def holdings(self) -> Holdings:
-        """The segments that it holds."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """True if nobody needs any more what it writes."""
-
-    @property
-    def is_gone(self) -> bool:
-        """True if its connection has ended."""
-
-    def opened(self, partition: PartitionId, writer: WriterPort) -> None:
-        """It writes this partition."""
-
-    def take_writer(self, partition: PartitionId) -> WriterPort:
-        """The writer of a partition, which ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +33,7 @@ class Writers:
     stored: StoredPartitions
     buffers: SortBuffers
 
-    def open(self, task: WritingTask, request: OpenWriter) -> WriterOpened | Awaitable[WriterOpened]:
+    def open(self, task: AttachedTask, request: OpenWriter) -> WriterOpened | Awaitable[WriterOpened]:
         """A writer of a new partition.
 
         Raises ProtocolError, StaleError, InsufficientBuffersError, or PenstockError where no directory can be used.
@@ -71,7 +42,7 @@ class Writers:
             return self._open_whole(task, request)
         return self._open_storing(task, request) if request.kind.is_hybrid else self._open_waiting(task, request)
 
-    def _open_waiting(self, task: WritingTask, request: OpenWriter) -> WriterOpened:
+    def _open_waiting(self, task: AttachedTask, request: OpenWriter) -> WriterOpened:
         producers, references = self.producers, self.waiting.memory.references
         grants = self._grants(task, request)
         supply = WaitingSupply(self.waiting, grants, request)
@@ -91,7 +62,7 @@ class Writers:
         supply.refill()
         return WriterOpened(supply.is_packed)
 
-    def _open_storing(self, task: WritingTask, request: OpenWriter) -> WriterOpened:
+    def _open_storing(self, task: AttachedTask, request: OpenWriter) -> WriterOpened:
         grants = self._grants(task, request)
         supply = StoringSupply(self.stored.memory, self.stored.arbiter, grants, request)
         try:
@@ -104,13 +75,13 @@ class Writers:
         supply.refill()
         return WriterOpened(supply.is_packed)
 
-    async def _open_whole(self, task: WritingTask, request: OpenWriter) -> WriterOpened:
+    async def _open_whole(self, task: AttachedTask, request: OpenWriter) -> WriterOpened:
         partition, supply = request.partition, WholeSupply()
         result = self.stored.register(partition, request.subpartitions, request.kind)
         task.opened(partition, WriterPort(0, result, supply, self._grants(task, request)))
 
         def is_unwanted() -> bool:
-            return task.is_stopped or result.state.is_end
+            return task.state.is_stopped or result.state.is_end
 
         try:
             folder = await result.make_folder()
@@ -125,5 +96,5 @@ class Writers:
             raise
         return WriterOpened(False, folder, granted)
 
-    def _grants(self, task: WritingTask, request: OpenWriter) -> Grants:
+    def _grants(self, task: AttachedTask, request: OpenWriter) -> Grants:
         return Grants(request.port, task.to_task, task.holdings, self.stored.memory.references)

@@ -50,11 +50,6 @@ class AttachedTask:
         """True if its connection has ended."""
         return self.state is TaskState.GONE
 
-    @property
-    def is_stopped(self) -> bool:
-        """True if nobody needs any more what it still writes."""
-        return self.state.is_stopped
-
     def begin(self, identity: AttemptId) -> None:
         """It asks for work, by its own name; a worker is then given an attempt."""
         self._life.move(AttachedTaskEvent.ASK)
