@@ -24,6 +24,18 @@ def test_there_are_two_storage_magics() -> None:
     assert found == {b"PENSTDAT", b"PENSTIDX"}
 
 
+def test_there_is_one_view_for_each_side_and_one_port_for_each_end() -> None:
+    """A kind of partition that comes later is read by the views, and written through the port, that there are."""
+    names = {
+        node.name
+        for path in (PACKAGE / "environment").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name for name in names if name.endswith("View")} == {"LocalView", "ServedView"}
+    assert {name for name in names if name.endswith("Port")} == {"WriterPort", "GatePort"}
+
+
 def test_a_class_with_a_lifecycle_has_no_flags() -> None:
     """A state is one row of its table: an attribute that is set to True or False would be a second state."""
     found = {
