@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import SettingError
+from penstock.graph.streaming import part_name
 from penstock.observe import EventLog
 from penstock.web.document import document
 from penstock.web.logs import JobLogFiles
-from penstock.web.record import ERRORS, JobRecord
+from penstock.web.record import ERRORS, PARTS, JobRecord
 from penstock.web.series import POINTS, Series, SeriesPoint, drawn
 from penstock.web.store import JobStore
 from penstock.web.timeline import SPANS, SlotSpan, Timeline, lined_up
@@ -56,7 +59,7 @@ def test_a_record_of_a_long_life_stays_small() -> None:
         record.take("trace", {"seconds": second, "name": "task_registered", "ids": attempt})
         record.take("trace", {"seconds": second, "name": "task_finished", "ids": f"{attempt} FAILED"})
         said = {"seconds": second, "number": second, "took": 0.5, "cause": "", "completed": second, "failed": 0}
-        record.take("checkpoint", {**said, "tasks": {"u0/0": {"bytes": 10.0}}})
+        record.take("checkpoint", {**said, "tasks": {part_name("u0", 0): {"bytes": 10.0}}})
     points = record.series.points()
     assert POINTS / 2 <= len(points) <= POINTS
     assert (points[0].seconds, points[-1].seconds) == (0.0, 20_000.0)
@@ -155,3 +158,40 @@ def test_busy_shares_are_of_the_busiest_subtask() -> None:
     told = store.document("j1")
     assert told is not None
     assert (told["stages"][0]["busy"], told["stages"][0]["busyMean"], told["stages"][0]["busiest"]) == (0.8, 0.5, 1)
+
+
+def test_memory_is_flat_for_hours_of_a_wide_query_that_is_looked_at() -> None:
+    """Two hours of progress, checkpoints and documents of 100 tasks: the second one adds less than a megabyte."""
+    store = JobStore()
+    store.say("j1", "job_submitted", plan(2, 50, is_query=True))
+
+    def hour(first: int) -> None:
+        for second in range(first, first + 3600):
+            sums = {str(stage): figures(0.5, 1000.0 * second, float(second)) for stage in range(2)}
+            loads = {"0": [0.5, 0.1], "1": [0.9, 0.0]}
+            said = {"seconds": float(second), "stages": sums, "loads": loads, "held_back": None, "slow_part": None}
+            store.say("j1", "progress", said)
+            if second % 10 == 0:
+                tasks = {
+                    part_name(f"u{stage}", number): {"bytes": 1.0, "store_seconds": 0.1}
+                    for stage in range(2)
+                    for number in range(50)
+                }
+                counts = {"completed": second, "failed": 0, "cause": "", "took": 0.5, "number": second}
+                store.say("j1", "checkpoint", {"seconds": second, **counts, "tasks": tasks})
+            if second % 300 == 0:
+                assert store.document("j1") is not None
+
+    hour(1)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        hour(3601)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    told = store.document("j1")
+    assert told is not None
+    assert len(told["checkpoints"]["tasks"]) == PARTS / 100
+    assert grown < 1 << 20, grown

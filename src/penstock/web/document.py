@@ -13,7 +13,7 @@ from typing import Any
 from penstock.graph.streaming import vertex_of_part
 from penstock.job.core.bottleneck import Load, StageLoad
 from penstock.job.core.loads import EARLY_SECONDS
-from penstock.job.core.result import SubtaskStand, summed
+from penstock.job.core.result import SubtaskStand
 from penstock.job.core.slow_parts import PHASES
 from penstock.shuffle import DatasetId, PartitionId
 from penstock.web.record import JobRecord
@@ -26,8 +26,6 @@ SUBTASK_COLUMNS = (
 )
 PARTITION_COLUMNS = ("partition", "edge", "stage", "subtask", "environment", "state", "bytes")
 PART_COLUMNS = ("stage", "subtask", *PHASES, "bytes", "inFlight")
-PARTS = 1_000
-"""Rows of checkpoints' tasks in a document at most: the newest checkpoints have theirs."""
 _SLOW = 1.0
 """Seconds of a snapshot from which on it is worth a word."""
 _ENDED = ("finished", "failed", "canceled", "empty")
@@ -209,14 +207,7 @@ def _partition_state(record: JobRecord, stand: SubtaskStand, edge: str) -> str:
 
 
 def _checkpoints(record: JobRecord) -> dict[str, Any]:
-    sums, history, room = record.sums, list(record.checkpoints), PARTS
-    tasks: dict[str, Any] = {}
-    for said in reversed(history):
-        room -= len(said["tasks"])
-        if tasks and room < 0:
-            break
-        tasks[str(said["number"])] = _parts(record, said["tasks"])
-    summary = None
+    sums, summary = record.sums, None
     if sums.seen:
         least, total, most = zip(sums.seconds, sums.bytes, strict=True)
         mean = [value / sums.seen for value in total]
@@ -225,9 +216,9 @@ def _checkpoints(record: JobRecord) -> dict[str, Any]:
         "completed": sums.completed,
         "failed": sums.failed,
         "summary": summary,
-        "history": [_checkpoint(said) for said in history],
+        "history": [_checkpoint(said) for said in record.checkpoints],
         "columns": PART_COLUMNS,
-        "tasks": tasks,
+        "tasks": {str(number): _parts(record, tasks) for number, tasks in record.parts.items()},
     }
 
 
@@ -236,13 +227,12 @@ def _named(least: Any, mean: Any, most: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _checkpoint(said: Mapping[str, Any]) -> dict[str, Any]:
-    sums = summed(said["tasks"].values())
     return {
         "number": said["number"],
         "at": round(said["seconds"], 2),
         "took": round(said["took"], 4),
-        "bytes": round(sums.get("bytes", 0)),
-        "inFlight": round(sums.get("in_flight_bytes", 0)),
+        "bytes": round(said["bytes"]),
+        "inFlight": round(said["in_flight_bytes"]),
         "cause": said["cause"],
     }
 

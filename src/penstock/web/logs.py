@@ -18,6 +18,9 @@ from penstock.web.store import JobStore
 
 _LOG = logging.getLogger(__name__)
 
+LOGS = 200
+"""Read of a folder, the newest ones."""
+
 
 class JobLogFiles:
     """The jobs of some logs; the newest one is shown first."""
@@ -30,13 +33,13 @@ class JobLogFiles:
 
     @classmethod
     def at(cls, path: Path) -> JobLogFiles:
-        """A log, or all logs of a folder; raises SettingError where there is none, or one is none."""
+        """A log, or the newest logs of a folder; raises SettingError where there is none, or one is none."""
         found = sorted(path.glob("*.jsonl"), key=lambda each: each.stat().st_mtime) if path.is_dir() else [path]
         if not found:
             raise SettingError(
                 f"{path} has no event logs: the files of spark.penstock.observe.eventLog end in .jsonl"
             )
-        return cls(found)
+        return cls(found[-LOGS:])
 
     def jobs(self) -> list[dict[str, Any]]:
         """All jobs, the newest first."""

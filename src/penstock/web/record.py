@@ -19,8 +19,8 @@ from penstock.job.shell.history import JobMoment, held_back
 from penstock.web.series import OUTSTANDING, Series, SeriesPoint, rows_of
 from penstock.web.timeline import Timeline
 
-CHECKPOINTS, ERRORS = 100, 200
-"""Kept at most, the last ones."""
+CHECKPOINTS, ERRORS, PARTS = 100, 200, 1_000
+"""Kept at most, the last ones; of tasks' parts all those of the newest checkpoint, however many they are."""
 _FAULTS = {
     "restart": "restart",
     "task_lost": "task lost",
@@ -78,6 +78,9 @@ class JobRecord:
         self.slow: Mapping[str, Any] | None = None
         self.sums = CheckpointSums()
         self.checkpoints: deque[Mapping[str, Any]] = deque(maxlen=CHECKPOINTS)
+        """Without their tasks."""
+        self.parts: dict[int, Mapping[str, Mapping[str, float]]] = {}
+        """The figures of the tasks of the newest ones, by number."""
         self.errors: deque[tuple[float, str, str]] = deque(maxlen=ERRORS)
         self.series = Series()
         self.timeline = Timeline()
@@ -118,9 +121,14 @@ class JobRecord:
 
     def _checkpoint(self, said: Mapping[str, Any]) -> None:
         self.sums.completed, self.sums.failed = said["completed"], said["failed"]
-        self.checkpoints.append(said)
+        sums = summed(said["tasks"].values())
+        told = {name: sums.get(name, 0.0) for name in ("bytes", "in_flight_bytes")}
+        self.checkpoints.append({**{name: said[name] for name in ("number", "seconds", "took", "cause")}, **told})
+        self.parts[said["number"]] = said["tasks"]
+        while len(self.parts) > 1 and sum(map(len, self.parts.values())) > PARTS:
+            del self.parts[next(iter(self.parts))]
         if not said["cause"]:
-            self.sums.add(said["took"], sum(part.get("bytes", 0.0) for part in said["tasks"].values()))
+            self.sums.add(said["took"], told["bytes"])
 
     def _progress(self, said: Mapping[str, Any]) -> None:
         self.seconds, self.slow, self.present = said["seconds"], said["slow_part"], said["held_back"]

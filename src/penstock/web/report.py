@@ -11,8 +11,7 @@ import base64
 import functools
 import hashlib
 import json
-import os
-import tempfile
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,14 +36,12 @@ def write_report(path: Path, documents: Sequence[dict[str, Any]]) -> None:
     """Write a report; whoever reads the path sees the old file or the new one. Raises SettingError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            with os.fdopen(file, "w", encoding="utf-8") as text:
-                text.write(report(documents))
-            Path(part).replace(path)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+            part.write_text(report(documents), encoding="utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise SettingError(f"the report {path} can't be written: {error}") from error
 

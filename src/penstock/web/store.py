@@ -27,7 +27,8 @@ class JobStore:
         self._lock = threading.Lock()
         self._records: dict[str, JobRecord] = {}
         self._version = 0
-        self._made: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._made: tuple[str, int, dict[str, Any]] | None = None
+        """The document that was made last, of which job, and when that had changed last."""
         self._changed: dict[str, int] = {}
 
     # --- a listener's side
@@ -45,8 +46,7 @@ class JobStore:
         with self._lock:
             over = [name for name, record in self._records.items() if record.is_over]
             for name in over[: max(0, len(over) - self._kept)]:
-                for kept in (self._records, self._made, self._changed):
-                    kept.pop(name, None)
+                del self._records[name], self._changed[name]
 
     def close(self) -> None:
         """Nothing happens any more; what is known stays."""
@@ -66,10 +66,9 @@ class JobStore:
                 return None
             if is_file:
                 return document(record, is_file=True)
-            made = self._made.get(job)
-            if made is None or made[0] != self._changed[job]:
-                made = self._made[job] = (self._changed[job], document(record))
-            return made[1]
+            if self._made is None or self._made[:2] != (job, self._changed[job]):
+                self._made = (job, self._changed[job], document(record))
+            return self._made[2]
 
     def documents(self) -> list[dict[str, Any]]:
         """All jobs whole, for a file, in the order of their beginning."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.history import JobHistory
@@ -18,6 +19,8 @@ from penstock.settings import ObserveSettings
 
 _LOG = logging.getLogger(__name__)
 _LOG_SECONDS = 1.0
+_SHARE = 0.05
+"""The share of the loop's time that looks at jobs may take: those of many thousand tasks are seldom looked at."""
 
 
 class Exports:
@@ -64,9 +67,12 @@ class Exports:
             history.close()
 
     async def _tell_progress(self) -> None:
+        took = 0.0
         while True:
-            await asyncio.sleep(_LOG_SECONDS)
+            await asyncio.sleep(max(_LOG_SECONDS, took / _SHARE))
+            began = time.perf_counter()
             try:
                 self._driver.tell_progress()
             except Exception:  # noqa: BLE001 - whatever it is, no job ends for its log
                 _LOG.exception("event logs and page lack what has happened just now")
+            took = time.perf_counter() - began
