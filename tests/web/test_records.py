@@ -110,6 +110,15 @@ def test_a_file_has_no_hot_key() -> None:
     assert "alice" not in json.dumps(document(record, is_file=True))
 
 
+def test_who_tells_never_waits_for_who_reads() -> None:
+    """While a document is made the JobMaster goes on; all it has told is known to the next reader, in order."""
+    store = JobStore()
+    with store._lock:
+        tell(store)
+        tell(store, "j2", error="ValueError: no good")
+    assert [(each["job"], each["state"]) for each in store.jobs()] == [("j2", "FAILED"), ("j1", "FINISHED")]
+
+
 def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
     """A line that is not whole waits; a job without an end is shown as far as it is."""
     path = tmp_path / "a-j1.jsonl"

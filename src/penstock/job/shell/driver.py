@@ -7,6 +7,7 @@ Every method of this module is called on that loop. Nothing here decides: the ru
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 from collections import Counter
@@ -23,7 +24,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline
 from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.master_core import MasterCore
-from penstock.job.core.result import FinishedJob, JobProgress, JobResult
+from penstock.job.core.result import FinishedJob, JobProgress, JobResult, TraceEntry
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
 from penstock.job.shell.ended_jobs import EndedJobs
@@ -48,6 +49,10 @@ _FIRST_LOOK_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
 """Seconds between two looks whether an environment that does not listen is still there: soon first, for one that was
 killed closes its sockets one after the other."""
+
+
+def _look(progress: JobProgress, trace: tuple[TraceEntry, ...], history: JobHistory) -> None:
+    history.looked(progress, trace)
 
 
 @dataclass(slots=True)
@@ -145,8 +150,7 @@ class JobDriver:
         finished.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._jobs[job] = _RunningJob(submission, finished)
         self.figures.open_job(job)
-        for history in self.histories:
-            history.opened(submission)
+        self._tell_all(lambda history: history.opened(submission))
         settings = submission.settings
         timeout, target = settings.job.slots_timeout, settings.blocking.target_bytes
         slots, beginning = submission.slots_total, QueryBeginning()
@@ -177,14 +181,19 @@ class JobDriver:
         for job in self._core.jobs if self.histories else ():
             progress = self.progress(job)
             if progress is not None:
-                trace = self._core.trace(job)
-                for history in self.histories:
-                    history.looked(progress, trace)
+                self._tell_all(functools.partial(_look, progress, self._core.trace(job)))
 
     def _tell_end(self, result: JobResult, error: str = "") -> None:
         self.endings.add(result, error)
+        self._tell_all(lambda history: history.ended(result, error))
+
+    def _tell_all(self, tell: Callable[[JobHistory], None]) -> None:
+        """Tell all who listen; a fault of one costs it what is told, and nobody else anything."""
         for history in self.histories:
-            history.ended(result, error)
+            try:
+                tell(history)
+            except Exception:  # noqa: BLE001 - whatever it is, no job ends for its log or its page
+                _LOG.exception("a log or a page lacks what has happened just now")
 
     def samples(self) -> Iterator[Sample]:
         """All that is known here now, as metrics."""
