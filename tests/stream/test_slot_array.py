@@ -26,7 +26,7 @@ def test_every_snapshot_is_what_was_when_it_was_taken(writes: list[list[int]], d
         found = np.array(slots, np.int64)
         array.writable(found, int(found.max()) + 1)[found] = number
         model.update(dict.fromkeys(slots, number))
-        count = max(model) + 1
+        count = max(model) + 1 + data.draw(st.sampled_from((0, 0, 5000)), label="never written")
         if data.draw(st.booleans(), label="snapshot"):
             held.append((array.frozen(count), [model.get(slot, -1) for slot in range(count)]))
         if held and data.draw(st.booleans(), label="drop"):
@@ -34,6 +34,9 @@ def test_every_snapshot_is_what_was_when_it_was_taken(writes: list[list[int]], d
     for snapshot, expected in held:
         assert snapshot.values(0, len(expected)).tolist() == expected
         assert snapshot.values(1, len(expected)).tolist() == expected[1:]
+        some = np.arange(0, len(expected), 3)
+        assert snapshot.at(some).tolist() == expected[::3]
+        assert not len(snapshot.at(some[:0]))
     everything = np.arange(4000)
     assert array.at(everything).tolist() == [model.get(slot, -1) for slot in range(4000)]
 

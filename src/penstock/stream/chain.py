@@ -20,14 +20,15 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.metadata import Chunk as StoredChunk
 from penstock.shuffle.metrics import OPERATOR_GROUP
 from penstock.stream.restored_state import PartOfState
 from penstock.stream.watermarks import LEAST, EventTimeProgress
 
 Buffer = bytes | bytearray | memoryview
-Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer]]]
-"""A name, and what makes the bytes, or pieces of them: called by the thread that stores them, so it may use immutable
-values only."""
+Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer] | StoredChunk]]
+"""A name, and what makes the bytes, or pieces of them, or tells where they are stored already: called by the thread
+that stores them, so it may use immutable values only. One with `written(place)` hears where its bytes were stored."""
 SOURCE = "source"
 """The name that a source's chunks go by: it is no step."""
 EVENT_TIME = "event_time"

@@ -4,6 +4,8 @@
 So a snapshot costs the task nothing when it is taken, and afterwards as much as the rows that come, however large the
 state is. A copy of the whole state stood still for 100 ms where it was large. The notes end with the snapshot.
 
+Slots that were never written need no place: to freeze many of them costs no more than few.
+
 Only the task's thread writes. Another one may read a snapshot meanwhile: it copies a range, and then puts back what
 was noted of it. A change is noted ahead of its writing, so a copy that saw half of it is put right.
 """
@@ -34,10 +36,12 @@ class _Notes:
 class FrozenSlots:
     """The values of the first slots as they were at one moment."""
 
-    def __init__(self, values: npt.NDArray[Any], count: int, notes: _Notes) -> None:
+    def __init__(self, values: npt.NDArray[Any], count: int, notes: _Notes, first: float) -> None:
         self._values = values
         self._count = count
         self._notes = notes
+        self._first = first
+        """The value of slots that were never written, which the array need not have."""
 
     def __len__(self) -> int:
         return self._count
@@ -45,14 +49,33 @@ class FrozenSlots:
     def values(self, start: int, end: int) -> npt.NDArray[Any]:
         """A copy of a range of them. Any thread."""
         found = self._values[start:end].copy()
-        chain = [self._notes]
-        while (later := chain[-1].later) is not None:
-            chain.append(later)
-        for notes in reversed(chain):
+        if len(found) < end - start:
+            never = _filled(end - start - len(found), self._first, self._values.dtype)
+            found = np.concatenate([found, never])
+        for notes in self._newest_first():
             for slots, values in notes.taken[:]:
                 here = (slots >= start) & (slots < end)
                 found[slots[here] - start] = values[here]
         return found
+
+    def at(self, slots: Slots) -> npt.NDArray[Any]:
+        """A copy of those of these slots, which are in ascending order and each there once. Any thread."""
+        count = int(np.searchsorted(slots, len(self._values)))
+        found = _filled(len(slots), self._first, self._values.dtype)
+        found[:count] = self._values[slots[:count]]
+        for notes in self._newest_first() if len(slots) else ():
+            for changed, values in notes.taken[:]:
+                places = np.searchsorted(slots, changed)
+                places[places == len(slots)] = 0
+                here = slots[places] == changed
+                found[places[here]] = values[here]
+        return found
+
+    def _newest_first(self) -> list[_Notes]:
+        chain = [self._notes]
+        while (later := chain[-1].later) is not None:
+            chain.append(later)
+        return chain[::-1]
 
 
 class SlotArray:
@@ -88,7 +111,6 @@ class SlotArray:
 
     def frozen(self, count: int) -> FrozenSlots:
         """The values of the first slots as they are now."""
-        self._grow(count)
         self._round += 1
         if self._round > _ROUNDS:
             self._noted.fill(0)
@@ -98,7 +120,7 @@ class SlotArray:
         if former is not None:
             former.later = notes
         self._notes = weakref.ref(notes)
-        return FrozenSlots(self._values, count, notes)
+        return FrozenSlots(self._values, count, notes, self._first)
 
     def _grow(self, count: int) -> None:
         if count <= len(self._values):

@@ -39,10 +39,18 @@ class FrozenRows:
 
     def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """Of a range of slots those that have a row, and the columns of these rows."""
-        where = self.where.values(start, end)
+        places, columns = self._there(self.where.values(start, end))
+        return places + start, columns
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """The same of these slots, which are in ascending order."""
+        places, columns = self._there(self.where.at(slots))
+        return slots[places], columns
+
+    def _there(self, where: npt.NDArray[np.int64]) -> tuple[Slots, list[pa.Array]]:
         places = np.flatnonzero(where != NOWHERE)
         rows = pa.Table.from_batches(self.runs, self.schema).take(int64_array(where[places]))
-        return places + start, _as_batch(rows, self.schema).columns
+        return places, _as_batch(rows, self.schema).columns
 
 
 class StateRows:

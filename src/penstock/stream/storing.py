@@ -117,7 +117,9 @@ class SnapshotStore:
                 return
             if self._storage is None:
                 self._storage = PartStorage(self._location)
-            handle = _with_log(self._storage.write(stamp, self._part, chunks), snapshot.log)
+            handle = self._storage.write(stamp, self._part, chunks)
+            _tell_places(snapshot.chunks, handle)
+            handle = _with_log(handle, snapshot.log)
         except Exception as error:  # noqa: BLE001 - a checkpoint is declined, the task goes on
             self._mailbox.decline(snapshot.checkpoint, f"{self._part}: {type(error).__name__}: {error}")
             return
@@ -152,6 +154,14 @@ class SnapshotStore:
         if cause:
             self._shares = False
             self._mailbox.decline(checkpoint, f"{self._part}: {cause}")
+
+
+def _tell_places(chunks: Sequence[Chunk], handle: PartHandle) -> None:
+    """Tell pieces that later snapshots may refer to (`written`) the places where they are stored."""
+    for (_, make), chunk in zip(chunks, handle.chunks, strict=False):
+        written = getattr(make, "written", None)
+        if written is not None:
+            written(handle.with_file(chunk))
 
 
 def _with_log(handle: PartHandle, log: LogCut | None) -> PartHandle:

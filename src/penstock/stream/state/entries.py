@@ -16,7 +16,7 @@ from penstock.record.layout import int64_array
 from penstock.stream.key_index import ComposedKeys, Slots
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state.columns import Mask, values_of
-from penstock.stream.state.list_rows import ListRows
+from penstock.stream.state.list_rows import FrozenListRows, ListRows
 
 _NUMBERS = pa.schema([("entry", pa.int64())])
 _INT64 = np.dtype(np.int64)
@@ -85,23 +85,39 @@ class Entries:
         """The own keys of these entries."""
         return self._index.keys(entries)[1:]
 
-    def frozen(self) -> FrozenEntries:
-        """The entries as they are now."""
+    def frozen(self, slots: int) -> FrozenEntries:
+        """The entries of the first slots as they are now."""
         count = len(self._index)
-        return FrozenEntries(self._index.frozen_keys(0, count), self._is_live.frozen(count), count)
+        keys, of_slot = self._index.frozen_keys(0, count), self._of_slot.frozen(slots)
+        return FrozenEntries(keys, self._is_live.frozen(count), of_slot, count)
 
 
 class FrozenEntries:
     """The entries of all slots at one moment."""
 
-    def __init__(self, keys: Sequence[pa.Array | pa.ChunkedArray], is_live: FrozenSlots, count: int) -> None:
+    def __init__(
+        self,
+        keys: Sequence[pa.Array | pa.ChunkedArray],
+        is_live: FrozenSlots,
+        of_slot: FrozenListRows,
+        count: int,
+    ) -> None:
         self._keys = keys
         self._is_live = is_live
+        self._of_slot = of_slot
         self.count = count
 
     def present(self, start: int, end: int) -> tuple[Slots, Slots, list[pa.Array]]:
         """Of a range of entries those that are there: their numbers, their slots, and their own keys."""
-        entries = np.flatnonzero(self._is_live.values(start, end)) + start
+        return self._with_keys(np.flatnonzero(self._is_live.values(start, end)) + start)
+
+    def of(self, slots: Slots) -> tuple[Slots, Slots, list[pa.Array]]:
+        """The same of these slots, which are in ascending order."""
+        _, (numbers,) = self._of_slot.of(slots)
+        entries = np.sort(values_of(numbers, _INT64))
+        return self._with_keys(entries[self._is_live.at(entries)])
+
+    def _with_keys(self, entries: Slots) -> tuple[Slots, Slots, list[pa.Array]]:
         at = int64_array(entries)
         owners, *keys = [_taken(column, at) for column in self._keys]
         return entries, values_of(owners, _INT64), keys

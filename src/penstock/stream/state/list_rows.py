@@ -79,6 +79,11 @@ class FrozenListRows:
         owners, rows = self._pieces.rows(self._last.values(start, end))
         return owners + start, taken(self._runs, self._schema, rows).columns
 
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """The same of these slots, which are in ascending order."""
+        owners, rows = self._pieces.rows(self._last.at(slots))
+        return slots[owners], taken(self._runs, self._schema, rows).columns
+
 
 class ListRows:
     """The rows of one task's slots."""

@@ -24,6 +24,9 @@ class FrozenSlotRows(Protocol):
     def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """Of a range of slots those that have a row, and the columns of these rows."""
 
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """The same of these slots, which are in ascending order."""
+
 
 class SlotRows(Protocol):
     """The rows of one task's slots."""
@@ -114,6 +117,11 @@ class FrozenFixedRows:
         places = np.flatnonzero(self._flags.values(start, end))
         return places + start, [column.values(start, end, places) for column in self._columns]
 
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """The same of these slots, which are in ascending order."""
+        there = slots[self._flags.at(slots)]
+        return there, [column.of(there) for column in self._columns]
+
 
 class _Column:
     """The values of all slots, and once there were nulls where they are not."""
@@ -154,3 +162,7 @@ class _FrozenColumn:
         values = self._values.values(start, end)[places]
         valid = np.ones(len(places), np.bool_) if self._valid is None else self._valid.values(start, end)[places]
         return column_of(self._kind, values, valid)
+
+    def of(self, slots: Slots) -> pa.Array:
+        """The values of these slots."""
+        return column_of(self._kind, self._values.at(slots), None if self._valid is None else self._valid.at(slots))

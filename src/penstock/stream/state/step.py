@@ -155,10 +155,14 @@ class ProcessorStep(PlainStep):
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Keys, states and timers as they are now."""
-        chunks = self._moment.store.snapshot(self._context)
+        chunks = self._moment.store.snapshot(self._context, checkpoint)
         if self._operator.has_shared:
             chunks += [(f"{SHARED}{name}", make) for name, make in self._moment.shared.snapshot(self._context)]
         return chunks
+
+    def completed(self, checkpoint: int) -> None:
+        """A checkpoint is complete: later ones may refer to what it holds."""
+        self._moment.store.completed(checkpoint)
 
     def close(self) -> None:
         """Have the processor clean up."""

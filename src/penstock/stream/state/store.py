@@ -19,12 +19,17 @@ from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, State, StepContext
 from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.state.columns import values_of
+from penstock.stream.state.increments import Chains, Link
 from penstock.stream.state.stored import (
     ABOUT,
     TIMERS,
     About,
+    ChangedSlots,
     Evolution,
     about,
+    changed_pieces,
+    changes_in,
+    own_batches,
     pieces,
     refuse_moved,
     restored_rows,
@@ -66,6 +71,7 @@ class KeyedStore:
         self._before = 0
         """The number of keys and of their values, rows and entries when all was built anew last."""
         self._timers = Timers()
+        self._chains = Chains()
         self._begin()
 
     @property
@@ -104,7 +110,7 @@ class KeyedStore:
             self._timers = fresh
         for name, each in self._variables.items():
             if each.is_sparse:
-                empty = variable(each.spec)
+                empty = self._empty(each.spec)
                 rebuild(each, empty)
                 self._variables[name] = empty
         live = sum(each.live_keys for each in self._variables.values())
@@ -116,15 +122,36 @@ class KeyedStore:
         self._before = len(self._index) + sum(each.live_keys for each in self._variables.values())
         return True
 
-    def snapshot(self, context: StepContext) -> list[Chunk]:
-        """All of it as it is now; bytes are made when the chunks are stored."""
+    def snapshot(self, context: StepContext, checkpoint: int | None = None) -> list[Chunk]:
+        """All of it as it is now; bytes are made when the chunks are stored.
+
+        With its `checkpoint` a large state refers to what older ones hold. Timers are always written.
+        """
         packed = about(self._keys, [*self._specs, _TIMERS], context)
         count = len(self._index)
         keys = self._index.frozen_keys(0, count)
+        frozen = [(each.frozen(count), each.spec.names) for each in self._variables.values()]
         chunks: list[Chunk] = [(ABOUT, lambda: packed)]
-        for number, each in enumerate(self._variables.values()):
-            chunks += pieces(number, each.frozen(count), each.spec.names, keys)
+        links = self._chains.kept(count) if checkpoint is not None else []
+        if links and checkpoint is not None:
+            changed = ChangedSlots(self._chains.since(links[-1].checkpoint))
+            fresh = changed_pieces(checkpoint, frozen, keys, changed)
+            chunks += self._linked(links, Link.of(checkpoint, fresh, changed.most))
+        else:
+            whole = [made for number, each in enumerate(frozen) for made in pieces(number, *each, keys)]
+            is_chain = checkpoint is not None and count >= self._chains.least
+            chunks += self._linked([], Link.of(checkpoint or 0, whole)) if is_chain else whole
         return chunks + pieces(len(self._variables), self._timers.frozen(count), (TIME,), keys)
+
+    def completed(self, checkpoint: int) -> None:
+        """A checkpoint of which a snapshot was taken, or a later one, is complete."""
+        self._chains.completed(checkpoint)
+
+    def _linked(self, links: Sequence[Link], fresh: Link) -> list[Chunk]:
+        """The chunks of a chain, of which the last link is new."""
+        chain = [*links, fresh]
+        self._chains.taken(fresh.checkpoint, chain)
+        return [piece for link in chain for piece in link.pieces]
 
     def restore(self, states: Sequence[State], context: StepContext, now: int) -> None:
         """Take this subtask's keys out of the states; raises CheckpointError where that can't be."""
@@ -138,7 +165,21 @@ class KeyedStore:
                 for batch in restored_rows(state, found, stored, context) if stored.name in plans else ():
                     slots = self._index.slots(stored_keys(batch))
                     plans[stored.name](slots, batch, now)
+            for start in changes_in(state):
+                self._restore_changes(state, start, found, context, now)
         self._before = len(self._index) + sum(each.live_keys for each in self._variables.values())
+
+    def _restore_changes(self, state: State, start: str, found: About, context: StepContext, now: int) -> None:
+        """Take what had changed up to one checkpoint in the place of what is there of the same keys."""
+        plans = self._plans(found, context.place)
+        for batch in own_batches(state, f"{start}.keys", found, context):
+            slots = np.unique(self._index.slots(stored_keys(batch)))
+            for kept in self._variables.values():
+                kept.clear(slots)
+        for stored in found.variables:
+            if stored.name in plans and stored.name != TIMERS:
+                for batch in own_batches(state, f"{start}.{stored.number}", found, context):
+                    plans[stored.name](self._index.slots(stored_keys(batch)), batch, now)
 
     def check(self, abouts: Sequence[bytes], place: str) -> None:
         """Raise CheckpointError where a state of this description can't be read."""
@@ -147,8 +188,15 @@ class KeyedStore:
 
     def _begin(self) -> None:
         self._index: KeyIndex = key_index([_plain(field.type) for field in self._keys])
-        self._variables = {spec.name: variable(spec) for spec in self._specs}
+        self._chains.forget()
+        self._variables = {spec.name: self._empty(spec) for spec in self._specs}
         self._timers = Timers()
+
+    def _empty(self, spec: VariableSpec) -> AnyVariable:
+        """A variable without state, which notes what changes."""
+        made = variable(spec)
+        made.changes = self._chains
+        return made
 
     def _build_anew(self, now: int) -> None:
         """Give all keys that have something new slots, and forget the others and what has expired."""

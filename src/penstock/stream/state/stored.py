@@ -6,6 +6,9 @@ variable its name, kind, schemas and time to live) and `<n>.<k>`, the pieces of 
 columns `key.<i>`, the entry's own `own.<i>`, `#<j>` and `expiry` (milliseconds), one row for each value, list row or
 map entry. Timers are the variable `TIMERS`, with the column `time`. Key groups are those of `keyed_state`.
 
+A snapshot may write what has changed (`increments`): `changed.<checkpoint>.keys.<k>` has the keys whose state is
+another than in the pieces before, and `changed.<checkpoint>.<n>.<k>` all that variable `n` has of them.
+
 A variable is found by its name. Its columns are too: a new one that may be null is null, one that is gone is dropped,
 others may have become wider (short to int to long, float to double). All else is refused by name.
 """
@@ -17,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -25,13 +30,19 @@ from penstock.record.key_groups import HASH
 from penstock.record.layout import int64_array
 from penstock.stream.arrow_pieces import stream_pieces
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
+from penstock.stream.key_index import Slots
 from penstock.stream.keyed_state import key_columns, own_rows
-from penstock.stream.state.variables import EXPIRY, FrozenVariable, VariableSpec
+from penstock.stream.state.variables import EXPIRY, FrozenState, FrozenVariable, VariableSpec
 
 KIND: Final = "processor"
 TIMERS: Final = "(timers)"
-VERSION: Final = 1
+VERSION: Final = 2
+_READ: Final = (1, 2)
+"""In version 1 all state is written with each checkpoint."""
+CHANGED: Final = "changed."
 ABOUT = "about"
+_KEYS: Final = 1 << 20
+"""So many keys are in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class About:
         """Read one; raises CheckpointError for what this version can't read."""
         try:
             found = msgpack.unpackb(packed)
-            if (found.get("version"), found.get("kind"), found["hash"]) != (VERSION, KIND, HASH):
+            if found.get("version") not in _READ or (found.get("kind"), found["hash"]) != (KIND, HASH):
                 raise CheckpointError(
                     f"{place}: the checkpoint to go on from holds {found.get('states') or found.get('kind')!r} of "
                     f"version {found.get('version')} with keys by {found['hash']}, and the query now has a processor"
@@ -133,16 +144,93 @@ def pieces(
     ]
 
 
-def restored_rows(
-    state: State, found: About, stored: StoredVariable, context: StepContext
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a variable that are this subtask's."""
-    for name in (name for name in state if name.partition(".")[0] == str(stored.number)):
+class ChangedSlots:
+    """The slots that changed between two snapshots; they are put in order by the thread that stores."""
+
+    def __init__(self, noted: Sequence[npt.NDArray[np.int64]]) -> None:
+        self._noted = noted
+        self.most = sum(map(len, noted))
+        """The number of them, or more."""
+        self._slots: Slots | None = None
+
+    def part(self, start: int, end: int) -> Slots:
+        """Those of a range of them, in ascending order."""
+        if self._slots is None:
+            self._slots = np.unique(np.concatenate(self._noted)) if self._noted else np.zeros(0, np.int64)
+            self._noted = ()
+        return self._slots[start:end]
+
+
+class ChangedPiece:
+    """Makes the bytes of one piece of what has changed: rows of a variable, or the keys alone."""
+
+    def __init__(
+        self,
+        keys: Sequence[pa.Array | pa.ChunkedArray],
+        changed: ChangedSlots,
+        start: int,
+        variable: tuple[FrozenState, Sequence[str]] | None = None,
+    ) -> None:
+        self._keys = keys
+        self._changed = changed
+        self._start = start
+        self._variable = variable
+
+    def __call__(self) -> list[Buffer]:
+        """The bytes."""
+        step = _KEYS if self._variable is None else self._variable[0].step
+        slots = self._changed.part(self._start, self._start + step)
+        columns: list[pa.Array] = []
+        names: list[str] = []
+        if self._variable is not None:
+            frozen, names = self._variable[0], list(self._variable[1])
+            slots, columns = frozen.of(slots)
+        at = int64_array(slots)
+        keys = [_taken(column, at) for column in self._keys]
+        names = [*(f"key.{n}" for n in range(len(keys))), *names]
+        return stream_pieces(pa.Table.from_arrays([*keys, *columns], names=names))
+
+
+def changed_pieces(
+    checkpoint: int,
+    variables: Sequence[tuple[FrozenState, Sequence[str]]],
+    keys: Sequence[pa.Array | pa.ChunkedArray],
+    changed: ChangedSlots,
+) -> list[Chunk]:
+    """The chunks of what has changed up to a checkpoint: the keys, and all that the variables have of them."""
+    start = f"{CHANGED}{checkpoint:012d}"
+    found: list[Chunk] = [
+        (f"{start}.keys.{at // _KEYS}", ChangedPiece(keys, changed, at)) for at in range(0, changed.most, _KEYS)
+    ]
+    for number, each in enumerate(variables):
+        step = each[0].step
+        found += [
+            (f"{start}.{number}.{at // step}", ChangedPiece(keys, changed, at, each))
+            for at in range(0, changed.most, step)
+        ]
+    return found
+
+
+def changes_in(state: State) -> list[str]:
+    """The beginnings of the names of all that has changed from checkpoint to checkpoint, oldest first."""
+    return sorted({".".join(name.split(".")[:2]) for name in state if name.startswith(CHANGED)})
+
+
+def own_batches(state: State, start: str, found: About, context: StepContext) -> Iterator[pa.RecordBatch]:
+    """The rows that are this subtask's, of the chunks whose names begin so and end with a number."""
+    for name in (name for name in state if name.rpartition(".")[0] == start):
         with pa.ipc.open_stream(pa.py_buffer(state[name])) as stream:
             for batch in stream:
                 own = batch if found.parallelism == context.parallelism else own_rows(batch, context)
                 if own.num_rows:
                     yield own
+
+
+def restored_rows(
+    state: State, found: About, stored: StoredVariable, context: StepContext
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a variable that are this subtask's."""
+    return own_batches(state, str(stored.number), found, context)
 
 
 def refuse_moved(found: About, context: StepContext) -> None:

@@ -83,7 +83,7 @@ class Timers:
 
     def frozen(self, count: int) -> FrozenTimers:
         """The timers as they are now."""
-        return FrozenTimers(self._entries.frozen())
+        return FrozenTimers(self._entries.frozen(count))
 
 
 class FrozenTimers:

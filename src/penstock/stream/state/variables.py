@@ -18,6 +18,7 @@ from penstock.stream.key_index import Slots
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state.columns import Mask, values_of
 from penstock.stream.state.entries import Entries, FrozenEntries
+from penstock.stream.state.increments import Chains
 from penstock.stream.state.list_rows import FrozenListRows, ListRows
 from penstock.stream.state.slot_rows import FrozenSlotRows, slot_rows
 
@@ -63,6 +64,13 @@ class FrozenVariable(Protocol):
         """Those of a range: whose each row is, and the columns."""
 
 
+class FrozenState(FrozenVariable, Protocol):
+    """A variable at one moment, whose rows can also be read slot by slot."""
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """The rows of these slots, which are in ascending order: whose each is, and the columns."""
+
+
 class Variable(Protocol):
     """The part of all kinds that snapshots need."""
 
@@ -78,7 +86,7 @@ class Variable(Protocol):
     def is_sparse(self) -> bool:
         """True if it is to be built anew, because much of its memory is not in use."""
 
-    def frozen(self, count: int) -> FrozenVariable:
+    def frozen(self, count: int) -> FrozenState:
         """As it is now, of the first slots."""
 
     def restore(self, slots: Slots, columns: list[pa.Array]) -> None:
@@ -97,6 +105,7 @@ class ValueVariable:
 
     def __init__(self, spec: VariableSpec) -> None:
         self.spec = spec
+        self.changes = Chains()
         self._rows = slot_rows(spec.schema)
         self._expiry = None if spec.ttl is None else SlotArray(np.int64)
 
@@ -122,15 +131,17 @@ class ValueVariable:
 
     def put(self, slots: Slots, rows: pa.RecordBatch, now: int) -> None:
         """Replace those of these slots, each of which is there once."""
+        self.changes.changed(slots)
         self._rows.put(slots, rows)
         if self._expiry is not None:
             self._expiry.writable(slots, int(slots.max(initial=-1)) + 1)[slots] = now + (self.spec.ttl or 0)
 
     def clear(self, slots: Slots) -> None:
         """Remove those of these slots, each of which is there once."""
+        self.changes.changed(slots)
         self._rows.remove(slots)
 
-    def frozen(self, count: int) -> FrozenVariable:
+    def frozen(self, count: int) -> FrozenState:
         """As it is now."""
         expiry = None if self._expiry is None else self._expiry.frozen(count)
         return _FrozenValues(self._rows.frozen(count), expiry, count)
@@ -163,12 +174,19 @@ class _FrozenValues:
             columns.append(int64_array(self._expiry.values(start, end)[slots - start]))
         return slots, columns
 
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        there, columns = self._rows.of(slots)
+        if self._expiry is not None:
+            columns.append(int64_array(self._expiry.at(there)))
+        return there, columns
+
 
 class ListVariable:
     """Any number of rows for each key, in order."""
 
     def __init__(self, spec: VariableSpec) -> None:
         self.spec = spec
+        self.changes = Chains()
         expiry = [] if spec.ttl is None else [pa.field(EXPIRY, pa.int64())]
         self._schema = pa.schema([*(field.with_name(f"#{n}") for n, field in enumerate(spec.schema)), *expiry])
         self._rows = ListRows(self._schema)
@@ -203,6 +221,7 @@ class ListVariable:
 
     def append(self, slots: Slots, rows: pa.RecordBatch, now: int) -> None:
         """Add a row to each of these slots, which may be there several times."""
+        self.changes.changed(slots)
         columns = rows.columns
         if self.spec.ttl is not None:
             columns = [*columns, int64_array(np.full(len(slots), now + self.spec.ttl))]
@@ -210,9 +229,10 @@ class ListVariable:
 
     def clear(self, slots: Slots) -> None:
         """Remove all rows of these slots, each of which is there once."""
+        self.changes.changed(slots)
         self._rows.remove(slots)
 
-    def frozen(self, count: int) -> FrozenVariable:
+    def frozen(self, count: int) -> FrozenState:
         """As it is now."""
         return _FrozenLists(self._rows.frozen(count), count)
 
@@ -231,6 +251,9 @@ class _FrozenLists:
     def rows(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         return self._rows.present(start, end)
 
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        return self._rows.of(slots)
+
 
 class MapVariable:
     """Values by keys of their own, any number for each key."""
@@ -238,6 +261,7 @@ class MapVariable:
     def __init__(self, spec: VariableSpec) -> None:
         assert spec.keys is not None  # noqa: S101 - checked where it is declared
         self.spec = spec
+        self.changes = Chains()
         self._keys = spec.keys
         self._entries = Entries(spec.keys.types)
         self._values = slot_rows(spec.schema)
@@ -272,6 +296,7 @@ class MapVariable:
 
     def put(self, slots: Slots, keys: pa.RecordBatch, values: pa.RecordBatch, now: int) -> None:
         """Replace the value of each row's entry; of one that is there several times the last counts."""
+        self.changes.changed(slots)
         entries, _ = self._entries.add(slots, keys.columns)
         last = len(entries) - 1 - np.unique(entries[::-1], return_index=True)[1]
         if len(last) < len(entries):
@@ -282,6 +307,7 @@ class MapVariable:
 
     def remove(self, slots: Slots, keys: pa.RecordBatch) -> None:
         """Remove each row's entry, where there is one."""
+        self.changes.changed(slots)
         entries = self._entries.find(slots, keys.columns)
         self._drop(entries[entries >= 0])
 
@@ -293,11 +319,12 @@ class MapVariable:
 
     def clear(self, slots: Slots) -> None:
         """Remove all entries of these slots, each of which is there once."""
+        self.changes.changed(slots)
         self._drop(self._entries.of(slots)[1])
 
-    def frozen(self, count: int) -> FrozenVariable:
+    def frozen(self, count: int) -> FrozenState:
         """As it is now."""
-        entries = self._entries.frozen()
+        entries = self._entries.frozen(count)
         expiry = None if self._expiry is None else self._expiry.frozen(entries.count)
         return _FrozenMap(entries, self._values.frozen(entries.count), expiry)
 
@@ -337,4 +364,11 @@ class _FrozenMap:
         _, columns = self._values.present(start, end)
         if self._expiry is not None:
             columns.append(int64_array(self._expiry.values(start, end)[entries - start]))
+        return owners, [*keys, *columns]
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        entries, owners, keys = self._entries.of(slots)
+        _, columns = self._values.of(entries)
+        if self._expiry is not None:
+            columns.append(int64_array(self._expiry.at(entries)))
         return owners, [*keys, *columns]
