@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
 from penstock.checkpoint.errors import FencedError
+from penstock.checkpoint.savepoints import SavepointFolder
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.errors import JobCancelledError, JobError
 from penstock.graph.streaming import CONTINUOUS, StreamingOptions
 from penstock.job.query_storage import QueryStorage
@@ -62,6 +65,7 @@ class Places:
     checkpoints: Path
     output: Path
     store: str = "memory"
+    savepoint: str = ""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +106,7 @@ def streaming(
         consistency=consistency,
         unaligned=unaligned,
         aligned_timeout=aligned_timeout,
+        savepoint=places.savepoint,
     )
 
 
@@ -224,8 +229,23 @@ def test_every_number_once_in_state_of_each_kind(
     run_shape(shape, seed, clusters, nursery, places)
 
 
+def through_savepoint(places: Places) -> Places:
+    """Copy the newest checkpoint to a savepoint, remove its location, and go on from the savepoint at another one."""
+    storage = CheckpointStorage(str(places.checkpoints))
+    newest = storage.newest()
+    assert newest.metadata is not None
+    folder = SavepointFolder(f"{places.checkpoints}-saved")
+    folder.prepare()
+    folder.save(storage, newest.metadata)
+    shutil.rmtree(places.checkpoints)
+    return replace(places, checkpoints=places.checkpoints.with_name("again"), savepoint=folder.location)
+
+
 def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nursery: Nursery, places: Places) -> None:
-    """Run a query through kills, some with other numbers of tasks in between, and count its rows."""
+    """Run a query through kills, some with other numbers of tasks in between, and count its rows.
+
+    Of odd seeds these begin with a savepoint.
+    """
     chance = random.Random(seed)
     rows = GRID_ROWS
     handle = start_shape(clusters[-1], shape, places, None if shape.rescales else rows, chance)
@@ -238,6 +258,7 @@ def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nurs
         with pytest.raises(JobCancelledError):
             handle.wait(30)
         rows = max(rows, rows_given(str(places.checkpoints)))
+        places = through_savepoint(places) if seed % 2 else places
         clusters.append(ProcessCluster(nursery))
         handle = start_shape(clusters[-1], shape, places, rows, chance)
     for _ in range(chance.randint(1, 3)):
