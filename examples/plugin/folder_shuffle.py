@@ -28,7 +28,6 @@ import pyarrow as pa
 from penstock import errors, shuffle
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor
 from penstock.shuffle.splits import Split
-from penstock.shuffle.sums import Sums
 
 LOOK_SECONDS = 0.01
 Entry = tuple[int, int, int, int, int]
@@ -95,10 +94,7 @@ def range_of(entries: Iterable[Entry], first: int, count: int = 1) -> list[Entry
 
 def end_of(entries: Iterable[Entry]) -> EndOfPartition:
     """The sums of these."""
-    sums = Sums()
-    for _, _, size, rows, checksum in entries:
-        sums.add(rows, size, checksum)
-    return sums.end_of_partition()
+    return shuffle.sum_of(EndOfPartition(rows, size, checksum) for _, _, size, rows, checksum in entries)
 
 
 class FolderWriter:
@@ -110,10 +106,10 @@ class FolderWriter:
         self._subpartitions, self._place = descriptor.partition.subpartitions, Path(descriptor.shuffle.location)
         self._host = host
         self._entries: list[Entry] = []
-        self._is_writing = False
+        self._file: IO[bytes] | None = None
 
     def setup(self) -> shuffle.Intake:
-        self._file, self._is_writing = (self._place / "batches").open("wb"), True
+        self._file = (self._place / "batches").open("wb")
         return shuffle.Intake()
 
     def offer(self, split: Split) -> int:
@@ -140,16 +136,15 @@ class FolderWriter:
         """Nobody sees a blocking partition before it is complete."""
 
     def finish(self) -> shuffle.PartitionEnd:
-        self._file.close()
+        self._file.flush()
         sums = tuple(end_of(range_of(self._entries, number)) for number in range(self._subpartitions))
         (self._place / "written").write_text(json.dumps([self._subpartitions, self._entries]))
         (self._place / "written").rename(self._place / "index")
-        self._is_writing = False
+        self._file.close()
         return shuffle.PartitionEnd(sums)
 
     def close(self, cause: BaseException | None = None) -> None:
-        if self._is_writing:
-            self._is_writing = False
+        if self._file is not None and not self._file.closed:
             self._file.close()
             cause = cause or errors.PenstockError("the writer was closed before it was finished")
             with suppress(FileNotFoundError):  # the host's folder is gone
@@ -176,8 +171,7 @@ class FolderGate:
         self._host.check_cancelled()
         for channel, source in list(self._waiting.items()):
             if not source.is_unknown and is_complete(source):
-                del self._waiting[channel]
-                self._reading.append(self._read(channel, source))
+                self._reading.append(self._read(channel, self._waiting.pop(channel)))
         while self._reading:
             if (received := next(self._reading[0], None)) is not None:
                 self._reading.rotate(-1)
@@ -193,8 +187,7 @@ class FolderGate:
         """No channel is ever blocked."""
 
     def close(self) -> None:
-        self._waiting.clear()
-        self._reading.clear()
+        self._waiting, self._reading = {}, deque()
 
     def update(self, real: ShuffleDescriptor) -> bool:
         """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
@@ -296,12 +289,8 @@ class FolderShuffleService:
 
     name = "folder_shuffle:FolderShuffleService"
     capabilities = shuffle.Capabilities((shuffle.PartitionKind.BLOCKING_SORT_MERGE,), outlives_executors=True)
-
-    def create_shuffle_master(self, context: shuffle.ShuffleMasterContext) -> FolderMaster:
-        return FolderMaster(context)
-
-    def create_shuffle_environment(self, context: shuffle.ShuffleEnvironmentContext) -> FolderEnvironment:
-        return FolderEnvironment(context)
+    create_shuffle_master = staticmethod(FolderMaster)
+    create_shuffle_environment = staticmethod(FolderEnvironment)
 
     def preload(self) -> None:
         """Importing this file is all."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import ast
 import statistics
+from io import StringIO
+from token import COMMENT, DEDENT, ENDMARKER, INDENT, NEWLINE, NL
+from tokenize import TokenInfo, generate_tokens
 
-from source import CODE, Definition, Function, Module, modules
+import pytest
+
+from source import CODE, ROOT, Definition, Function, Module, modules
 
 LINES_PER_MODULE = 500
 LINES_PER_FUNCTION_P90 = 30
@@ -96,6 +101,22 @@ def test_inheritance_is_flat() -> None:
         if above in bases and above not in BASES_NOT_COUNTED
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("example", "most"), [("folder_shuffle", 200), ("zlib_transport", 150)])
+def test_plug_ins_are_short(example: str, most: int) -> None:
+    """A service, and a transport, in one file: lines that are code, so no docstrings, comments or empty ones."""
+    text = (ROOT / "examples" / "plugin" / f"{example}.py").read_text()
+    lines = {number for token in generate_tokens(StringIO(text).readline) for number in _code_of(token)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    assert len(lines) < most
+
+
+def _code_of(token: TokenInfo) -> range:
+    is_code = token.type not in (NL, NEWLINE, INDENT, DEDENT, COMMENT, ENDMARKER)
+    return range(token.start[0], token.end[0] + 1) if is_code else range(0)
 
 
 def test_names_say_what_a_thing_is() -> None:

@@ -31,6 +31,7 @@ from penstock.shuffle.service import (
     ShuffleMasterContext,
     ShuffleService,
 )
+from penstock.shuffle.sums import sum_of
 
 __all__ = [
     "AttemptId",
@@ -74,4 +75,5 @@ __all__ = [
     "declared_metrics",
     "load_service",
     "mode_to_kind",
+    "sum_of",
 ]
