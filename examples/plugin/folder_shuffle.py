@@ -288,7 +288,8 @@ class FolderShuffleService:
     """The plug-in."""
 
     name = "folder_shuffle:FolderShuffleService"
-    capabilities = shuffle.Capabilities((shuffle.PartitionKind.BLOCKING_SORT_MERGE,), outlives_executors=True)
+    kinds = (shuffle.PartitionKind.BLOCKING_SORT_MERGE,)
+    capabilities = shuffle.Capabilities(kinds, outlives_executors=True, uses_data_plane=False)
     create_shuffle_master = staticmethod(FolderMaster)
     create_shuffle_environment = staticmethod(FolderEnvironment)
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -93,11 +94,42 @@ def test_a_job_in_default_mode_starts_no_data_plane(whole: ProcessCluster, share
     environments = whole.attached()
     assert len(environments) == 2
     assert not [pid for pid in environments if has_mapped_a_pool(pid)]
+    assert not [pid for pid in environments if listening(pid)]
     for pid in environments:
         kill(pid)
     assert whole.read(finished, schema).sort_by("k").to_pydict() == expected
     whole.master.release_result(finished.result.job)
     wait_until(lambda: not list(shared.glob("folder-*/*/*/")), "nothing is left of the job, no mark either")
+
+
+def test_a_local_exchange_opens_the_data_port(whole: ProcessCluster) -> None:
+    """In a session that needs none the first job that does has its environments listen, and its rows cross hosts."""
+    rows = pa.table({"k": [n % 7 for n in range(1000)], "v": list(range(1000))})
+    keyed = fromBatches(rows.to_batches(max_chunksize=100), partitions=3).keyBy("k", numPartitions=2, service="local")
+    finished = whole.submit(keyed.agg(total=("v", "sum"))).wait(WAIT)
+    found = whole.read(finished, pa.schema([("k", pa.int64()), ("total", pa.int64())]))
+    assert found.sort_by("k").to_pydict() == {
+        "k": list(range(7)),
+        "total": [sum(range(k, 1000, 7)) for k in range(7)],
+    }
+    assert all(listening(pid) for pid in whole.attached())
+
+
+def test_an_environment_that_serves_nobody_is_missed(whole: ProcessCluster, tmp_path: Path) -> None:
+    """It is killed with a job at work: the job's tasks there run again, beside the next one."""
+    gates = Gates(str(tmp_path))
+    held = fromBatches(gated.rows(), 2).partitionCustom(gated.to_target, 2)
+    handle = whole.submit(
+        held.mapInArrow(HeldConsumer(gates), gated.rows().schema)
+        .keyBy("target", numPartitions=1)
+        .agg(n=("id", "count"))
+    )
+    ends_half(whole, gates, handle)
+    kill(whole.environment_pid(whole.executor(gates.group("c1"))))
+    counted = COUNTS.set(1, pa.field("n", pa.int64(), nullable=False))
+    _, again = finish(whole, gates, handle, counted)
+    assert "c1" in again
+    assert not again & {"p0", "p1"}
 
 
 def test_the_pool_is_seen_where_it_is_mapped(mixed: ProcessCluster) -> None:
@@ -106,6 +138,12 @@ def test_the_pool_is_seen_where_it_is_mapped(mixed: ProcessCluster) -> None:
     stream = fromBatches(rows, 2).mapInArrow(with_pools, pa.schema([*rows.schema, ("mapped", pa.bool_())]))
     finished = mixed.submit(stream).wait(WAIT)
     assert mixed.read(finished, pa.schema([*rows.schema, ("mapped", pa.bool_())]))["mapped"].to_pylist() == [True] * 2
+
+
+def listening(pid: int) -> list[int]:
+    """The TCP ports at which a process listens."""
+    found = psutil.Process(pid).net_connections(kind="tcp")
+    return [each.laddr.port for each in found if each.status == psutil.CONN_LISTEN]
 
 
 def held_job(cluster: ProcessCluster, gates: Gates) -> JobHandle:
@@ -124,11 +162,16 @@ def ends_half(cluster: ProcessCluster, gates: Gates, handle: JobHandle) -> None:
     )
 
 
-def finish(cluster: ProcessCluster, gates: Gates, handle: JobHandle) -> tuple[FinishedJob, set[str]]:
+COUNTS = pa.schema([("target", pa.int64()), ("n", pa.int64())])
+
+
+def finish(
+    cluster: ProcessCluster, gates: Gates, handle: JobHandle, schema: pa.Schema = COUNTS
+) -> tuple[FinishedJob, set[str]]:
     """Let the job end with the right rows; the subtasks that ran again."""
     gates.open_all()
     finished = handle.wait(WAIT)
-    found = cluster.read(finished, pa.schema([("target", pa.int64()), ("n", pa.int64())]))
+    found = cluster.read(finished, schema)
     half = gated.rows().num_rows // 2
     assert found.sort_by("target").to_pydict() == {"target": [0, 1], "n": [half, half]}
     again = [ids.partition(".") for _, name, ids in finished.result.trace if name == "task_restarted"]

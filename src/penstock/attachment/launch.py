@@ -24,11 +24,12 @@ from dataclasses import dataclass
 
 import msgpack
 
-from penstock.errors import EnvironmentLostError
+from penstock.errors import EnvironmentLostError, SettingError
 from penstock.link.kept_logs import link_log, sweep_logs
 from penstock.link.pulse import BEAT_SECONDS, PulseWatch, end_peer
 from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
 from penstock.settings import Settings
+from penstock.shuffle import load_service
 
 log = logging.getLogger("penstock.task")
 
@@ -165,6 +166,7 @@ def _start(
             "master": launch.master,
             "settings": launch.settings,
             "folder": str(place.folder),
+            "serves": _serves(launch),
             "lock": lock,
         }
     )
@@ -193,6 +195,14 @@ def _start(
         os.close(read_end)
         if write_end >= 0:
             os.close(write_end)
+
+
+def _serves(launch: EnvironmentLaunch) -> bool:
+    """Tell whether the session's service has the environments serve each other from their start on."""
+    try:
+        return load_service(Settings.from_conf(launch.settings).shuffle.service).capabilities.uses_data_plane
+    except SettingError:
+        return True  # the task says it better, where it needs the service
 
 
 def _await_word(read_end: int, place: Rendezvous, deadline: float) -> None:

@@ -15,13 +15,17 @@ from penstock.shuffle.ids import environment_name
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """The configuration that the starting task passes on standard input. `master` is `host:port`, empty for none."""
+    """The configuration that the starting task passes on standard input. `master` is `host:port`, empty for none.
+
+    One that does not serve others from its start on opens its data port for the first task that needs it.
+    """
 
     application: str
     secret: bytes = field(repr=False)
     master: str
     settings: Settings
     place: Rendezvous
+    serves: bool = True
 
 
 def fresh_credentials(secret: bytes) -> Credentials:

@@ -68,6 +68,8 @@ class Host:
         self.config = config
         self.credentials = fresh_credentials(config.secret)
         self.address = ""
+        self._addresses: DataAddresses | None = None
+        self._opening = asyncio.Lock()
         self.stopping = asyncio.Event()
         self.supervisor = Supervisor(self.stop)
         self.turn = Turn(loop.call_soon)
@@ -128,13 +130,22 @@ class Host:
 
     async def start(self, addresses: DataAddresses) -> None:
         """Serve others at one of these addresses, and attach to the JobMaster; raises ControlError, SettingError."""
-        self.address = await self.remote.listen(addresses)
+        self._addresses = addresses
+        if self.config.serves:
+            await self.serve()
         try:
             await self._endpoint.open()
         except SettingError as error:  # the driver has refused what nobody can have; this host has too many processes
             log.warning("this environment serves no metrics, but the driver has them: %s", error)
         if isinstance(self.master, MasterLink):
             await self.master.start(self.address)
+
+    async def serve(self) -> str:
+        """Open the port at which others read its partitions, where it is not open yet; raises SettingError."""
+        async with self._opening:
+            if not self.address and self._addresses is not None:
+                self.address = await self.remote.listen(self._addresses)
+        return self.address
 
     def accept(self, connection: socket.socket) -> None:
         """Somebody has come; raises AuthenticationError where its process is another user's."""

@@ -58,6 +58,7 @@ def main() -> None:
         master=raw["master"],
         settings=Settings.from_conf(raw["settings"]),
         place=place,
+        serves=raw["serves"],
     )
     lift_limits()
     lock = int(raw["lock"])

@@ -69,13 +69,15 @@ class Registered:
 class RegisterTask(Request[Registered]):
     """A task asks for work, by its own name; `spark_job` is the number of the Spark job that it is in.
 
-    Its environment fills in its own name and address.
+    Its environment fills in its own name and address. It has one if it serves others, which it does from the first
+    task on that works for a job that `uses_data_plane`.
     """
 
     attempt: AttemptId
     spark_job: int = 0
     environment: str = ""
     address: str = ""
+    uses_data_plane: bool = True
 
 
 @dataclass(frozen=True, slots=True)

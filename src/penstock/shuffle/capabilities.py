@@ -19,12 +19,14 @@ class Capabilities:
     """The abilities of a service: the kinds that it carries, of those alike the better one first.
 
     `streams`: its partitions may be streams (`ResultPartitionDescriptor.is_stream`). `outlives_executors`: its
-    complete partitions stay readable when the executor that wrote them is removed.
+    complete partitions stay readable when the executor that wrote them is removed. `uses_data_plane`: it needs the
+    memory of the hosts, or the address at which their environments serve each other.
     """
 
     kinds: tuple[PartitionKind, ...]
     streams: bool = False
     outlives_executors: bool = False
+    uses_data_plane: bool = True
 
     @property
     def modes(self) -> tuple[str, ...]:

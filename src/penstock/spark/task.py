@@ -188,7 +188,7 @@ def _run(plan: TaskPlan, task: TaskId, rows: Batches | None) -> tuple[str, str]:
             if not isinstance(task, WorkerId):
                 return outcome
             attachment.begin()
-            deployment = _ask(attachment, identity, plan.spark_job)
+            deployment = _ask(attachment, identity, plan)
     except _QUIET as refusal:
         return TaskEnd.CANCELED, str(refusal)
     except EnvironmentLostError as lost:
@@ -209,7 +209,7 @@ def _begin(plan: TaskPlan, identity: AttemptId) -> tuple[Attachment, TaskDeploym
         attachment = attach(launch_here(plan.launch), identity)
         try:
             attachment.begin()
-            return attachment, _ask(attachment, identity, plan.spark_job)
+            return attachment, _ask(attachment, identity, plan)
         except BaseException as error:
             attachment.close()
             if not isinstance(error, EnvironmentLostError) or not attempts_left:
@@ -217,10 +217,19 @@ def _begin(plan: TaskPlan, identity: AttemptId) -> tuple[Attachment, TaskDeploym
     raise PenstockError("a task was to ask no times")
 
 
-def _ask(attachment: Attachment, identity: AttemptId, spark_job: SparkJobId) -> TaskDeployment | None:
+def _ask(attachment: Attachment, identity: AttemptId, plan: TaskPlan) -> TaskDeployment | None:
     """The next deployment, or None: nothing more."""
-    wire: Any = attachment.ask(RegisterTask(identity, spark_job.to_wire())).deployment
+    request = RegisterTask(identity, plan.spark_job.to_wire(), uses_data_plane=_uses_data_plane(plan.graph))
+    wire: Any = attachment.ask(request).deployment
     return None if wire is None else TaskDeployment.from_wire(tuple(wire))
+
+
+def _uses_data_plane(graph: JobGraph) -> bool:
+    """Tell whether any service of a job needs the environments to serve each other."""
+    services = {edge.service for edge in graph.edges}
+    if graph.kept_by is not None:
+        services.add(graph.kept_by.service)
+    return any(load_service(service).capabilities.uses_data_plane for service in services)
 
 
 def _run_deployed(

@@ -52,7 +52,10 @@ class Office(Protocol):
 
     @property
     def address(self) -> str:
-        """The address at which others read its partitions."""
+        """The address at which others read its partitions; empty while nobody has needed it."""
+
+    async def serve(self) -> str:
+        """The same, made where there is none yet; raises SettingError."""
 
     def obey(self, command: Command, *, from_task: bool) -> object:
         """Do what is commanded; raises ProtocolError where a task may not."""
@@ -206,11 +209,13 @@ class TaskCalls:
         return self._services.master.ask(request)
 
     def _register(self, request: RegisterTask) -> Answer:
-        office = self._services.office
         self._task.begin(request.attempt)
-        return self._registered(dataclasses.replace(request, environment=office.environment, address=office.address))
+        return self._registered(request)
 
     async def _registered(self, request: RegisterTask) -> object:
+        office = self._services.office
+        address = await office.serve() if request.uses_data_plane and not office.address else office.address
+        request = dataclasses.replace(request, environment=office.environment, address=address)
         answer = await self._services.master.ask(request)
         self._task.deployed(answer.attempt)
         if answer.attempt is not None and self._task.is_gone:

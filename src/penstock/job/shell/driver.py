@@ -47,6 +47,8 @@ _LOG = logging.getLogger(__name__)
 
 _FIRST_LOOK_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
+_UNSEEN_SECONDS = 5.0
+"""An environment that serves nobody can't be looked for, and holds no rows: so long it may be away."""
 """Seconds between two looks whether an environment that does not listen is still there: soon first, for one that was
 killed closes its sockets one after the other."""
 
@@ -251,16 +253,22 @@ class JobDriver:
 
     async def _wait_for(self, environment: AttachedEnvironment) -> None:
         pause = _FIRST_LOOK_SECONDS
+        end = self._loop.time() + _UNSEEN_SECONDS
         while self.environments.is_waited_for(environment):
-            if await nobody_listens(self._transport, environment.address):
+            if await self._is_gone(environment) or (not environment.address and self._loop.time() > end):
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LOOK_SECONDS)
         self._lose_if_silent(environment)
 
+    async def _is_gone(self, environment: AttachedEnvironment) -> bool:
+        """Tell whether nobody is where it served others, if it did."""
+        return bool(environment.address) and await nobody_listens(self._transport, environment.address)
+
     def _lose_if_silent(self, environment: AttachedEnvironment) -> None:
         if environment.listener is None:
-            cause = f"its connection ended, and no process of it is at {environment.address}"
+            where = f"no process of it is at {environment.address}" if environment.address else "it served nobody"
+            cause = f"its connection ended, and {where}"
             self.lose_environment(environment.name, cause)
 
     def _returned(self, event: events.SparkJobReturned) -> None:
@@ -272,7 +280,7 @@ class JobDriver:
     async def _handle_return(self, event: events.SparkJobReturned) -> None:
         """Tasks end when their environment does: then that comes first, as the reason of theirs."""
         for environment in self.environments.silent():
-            if await nobody_listens(self._transport, environment.address):
+            if not environment.address or await self._is_gone(environment):
                 self._lose_if_silent(environment)
         self.handle(event)
 

@@ -49,6 +49,8 @@ class AttachedEnvironment:
     reports: Inbox = field(default_factory=Inbox)
     heard: Heartbeat | None = None
     """Its last heartbeat."""
+    opened: str = ""
+    """The address that it got after it had attached."""
 
     @property
     def name(self) -> str:
@@ -57,8 +59,8 @@ class AttachedEnvironment:
 
     @property
     def address(self) -> str:
-        """The address at which others read its partitions."""
-        return self.said.address
+        """The address at which others read its partitions; empty while it serves nobody."""
+        return self.said.address or self.opened
 
 
 class Environments:
@@ -103,7 +105,8 @@ class Environments:
         """Tell whether it is attached, is not connected, and no other process has its address."""
         if environment.listener is not None or self._attached.get(environment.name) is not environment:
             return False
-        return all(item is environment or item.address != environment.address for item in self._attached.values())
+        others = (item for item in self._attached.values() if item is not environment)
+        return not environment.address or all(item.address != environment.address for item in others)
 
     def tell(self, name: str, command: Command) -> None:
         """Queue a command; nothing happens where the environment is gone."""

@@ -165,6 +165,7 @@ class MasterServer:
 
     async def _register_task(self, name: str, request: ask.RegisterTask) -> object:
         environment = self._driver.environments.get(name)
+        environment.opened = request.address
         call = self._driver.calls.open()
         task, spark_job = task_of(request.attempt), SparkJobId.from_wire(request.spark_job)
         self._driver.handle(events.TaskRegistered(call, task, environment.name, request.address, spark_job))
