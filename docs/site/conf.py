@@ -52,6 +52,7 @@ PAGES = {
         "life-of-a-failure",
         "control-plane",
         "data-plane",
+        "flow-control",
         "partition-lifecycle",
         "execution-states",
         "file-formats",

@@ -22,6 +22,7 @@ from penstock.environment.ports.writer_port import WriterPort
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import FINISHED
 from penstock.network.frames import payload_checksum
+from penstock.network.ledger import ReceiverCredit
 from penstock.network.messages import BacklogAnnouncement, BufferHeader, BufferResponse
 from penstock.network.receiver import ChannelRequest, ConnectionCore
 from penstock.partition.stored_cursor import Next
@@ -205,7 +206,8 @@ def test_an_ended_channel_leaves_its_credit_to_the_others(tmp_path: Path, exclus
         gate: Any = Gate()
         descriptor: Any = None
         channel = Channel(0, descriptor, 0, 1)
-        source = RemoteSource(host.memory, gate, channel, ChannelBuffers(floating, own))
+        buffers = ChannelBuffers(floating, own)
+        source = RemoteSource(host.memory, gate, channel, ReceiverCredit(buffers.exclusive, buffers))
         request = ChannelRequest(PartitionId(DatasetId("job", 0), 0, 1), 0, 0)
         connection = ConnectionCore("a server")
         source.remote = connection.open_channel(request, source, source.credit)

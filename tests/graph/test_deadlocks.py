@@ -13,7 +13,7 @@ from effort import examples
 from exchange_simulator import Simulator, can_deadlock
 from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, combining, graph
 from penstock.errors import PlanError
-from penstock.graph import JobGraph, regions, without_deadlocks
+from penstock.graph import JobGraph, refuse_ordered_sides, regions, without_deadlocks
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
 CROSSED = [(0, 2), (1, 2), (0, 3), (1, 3)]
@@ -174,3 +174,14 @@ def test_plans_without_combining_stages_stay_pipelined_unless_regions_wait(job: 
     assert all("some need results that the others only give" in reason for reason in reasons)
     if all(edge.kind.runs_together for edge in plain.edges):
         assert mended == plain
+
+
+def test_a_join_without_credit_is_refused() -> None:
+    """Both of its sides would share one window; a union of the same stages reads whatever comes."""
+    union = graph([2, 2, 2], [(0, 2), (1, 2)])
+    joined = combining(union, {0: 0, 1: 1})
+    for flow_control in ("tcp", "throttle"):
+        with pytest.raises(PlanError, match="run this job with credit"):
+            refuse_ordered_sides(joined, flow_control)
+        refuse_ordered_sides(union, flow_control)
+    refuse_ordered_sides(joined, "credit")

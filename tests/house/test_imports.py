@@ -65,6 +65,7 @@ ROOMS: dict[str, set[str]] = {
         "web",
     },
     "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
+    "lab": {"attachment", "job", "link", "shuffle"},
     "observe": {"link", "shuffle"},
     "web": {"graph", "job", "observe", "shuffle"},
     "testing": {"api", "graph", "lifecycle", "partition", "shuffle", "task"},

@@ -31,10 +31,12 @@ from penstock.errors import (
     ProducerFailedError,
     ProtocolError,
 )
-from penstock.network.client import ClientSettings, ConnectionManager
+from penstock.network.client import ClientSettings, ConnectionManager, Route
 from penstock.network.decoder import FrameDecoder
+from penstock.network.flow import CREDIT
 from penstock.network.frames import SERVER_TYPES, encode
 from penstock.network.messages import BufferHeader, BufferResponse, ErrorResponse, PartitionRequest
+from penstock.network.receiver import ChannelRequest
 from penstock.network.server import DataServer, ServerSettings
 from zlib_example import ZlibTransport
 
@@ -71,7 +73,8 @@ class House:
     async def read(self, index: int = 0, *, hold: bool = False, exclusive: int | None = None) -> RecordingSink:
         """Open a channel to subpartition 0 of a partition."""
         sink = self.gate.sink(exclusive, hold=hold)
-        sink.channel = await self.manager.request_partition(self.address, partition(index), 0, 0, sink, sink.credit)
+        request = ChannelRequest(partition(index), 0, 0)
+        sink.channel = await self.manager.request_partition(self.address, request, sink, sink.credit)
         return sink
 
 
@@ -460,7 +463,7 @@ def test_an_idle_connection_is_kept_alive_by_pings() -> None:
         async with house(client=ClientSettings(keepalive_interval=0.01)) as here:
             view = here.provider.register(partition())
             sink = await here.read()
-            connection = here.manager._connections[here.address]
+            (connection,) = here.manager._connections.values()
             await wait_until(lambda: connection.core.last_pong >= 8)
             view.data(b"still here")
             await wait_until(lambda: sink.data == [b"still here"])
@@ -494,8 +497,9 @@ def test_a_client_with_another_secret_is_refused(caplog: pytest.LogCaptureFixtur
         async with house() as here:
             stranger = ConnectionManager(here.transport, Credentials("stranger", b"not the secret at all"), OPENING)
             sink = here.gate.sink()
+            request = ChannelRequest(partition(), 0, 0)
             with pytest.raises(AuthenticationError, match=r"127\.0\.0\.1"):
-                await stranger.request_partition(here.address, partition(), 0, 0, sink, sink.credit)
+                await stranger.request_partition(here.address, request, sink, sink.credit)
             assert stranger.connections_opened == 0
             await stranger.close()
             await wait_until(lambda: here.server.statistics().connections_refused == 1)
@@ -559,7 +563,7 @@ def test_silent_connections_lock_nobody_out() -> None:
                 strangers[-1].setblocking(False)
                 await asyncio.get_running_loop().sock_connect(strangers[-1], (host, int(port)))
             manager = ConnectionManager(here.transport, Credentials("honest", SECRET), OPENING)
-            await manager._connection(here.address)
+            await manager._connection(Route(here.address, CREDIT))
             assert manager.connections_opened == 1
             await manager.close()
             for stranger in strangers:
@@ -583,7 +587,7 @@ def test_who_is_turned_away_tries_again_and_says_so() -> None:
         opening = ClientSettings(OpeningSettings(pauses=(0.01, 0.05)))
         manager = ConnectionManager(transport, Credentials("honest", SECRET), opening)
         with pytest.raises(EnvironmentLostError, match="too many connect to it at once"):
-            await manager._connection(listener.address)
+            await manager._connection(Route(listener.address, CREDIT))
         assert len(came) == 3
         assert came[2] - came[1] > came[1] - came[0]
         await manager.close()

@@ -15,8 +15,9 @@ from holdings import open_descriptors
 from penstock.buffer.data_types import DataType
 from penstock.buffer.view import BufferOrEvent
 from penstock.errors import PartitionNotProducedError
-from penstock.network.ledger import ReceiverCredit
+from penstock.network.flow import CREDIT, FlowControl, ReceiverBuffers
 from penstock.network.receiver import RemoteInputChannel
+from penstock.network.uncredited import WaterLevel
 from penstock.network.views import Outgoing
 from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
@@ -192,7 +193,7 @@ class Provider:
 class RecordingSink:
     """Keeps what a channel delivers; recycles at once unless told to hold."""
 
-    def __init__(self, credit: ReceiverCredit, memory: memoryview, *, hold: bool = False) -> None:
+    def __init__(self, credit: ReceiverBuffers, memory: memoryview, *, hold: bool = False) -> None:
         self.credit = credit
         self.memory = memory
         self.hold = hold
@@ -234,8 +235,11 @@ class RecordingSink:
 class Gate:
     """The receiving half of a task: a pool, memory, and sinks whose exclusive segments come out of it."""
 
-    def __init__(self, floating: int = 4, channels: int = 16, exclusive: int = 2) -> None:
+    def __init__(self, floating: int = 4, channels: int = 16, exclusive: int = 2, flow: FlowControl = CREDIT) -> None:
         self.exclusive = exclusive
+        self.flow = flow
+        self.flags: list[bool] = []
+        self.level: WaterLevel = flow.level(floating, self.flags.append)
         count = floating + channels * exclusive
         self.memory = memoryview(bytearray(count * SEGMENT))
         self.pool = Pool(range(floating))
@@ -245,7 +249,7 @@ class Gate:
         """A sink with its own exclusive segments."""
         count = self.exclusive if exclusive is None else exclusive
         own, self.unused = self.unused[:count], self.unused[count:]
-        return RecordingSink(ReceiverCredit(own, self.pool), self.memory, hold=hold)
+        return RecordingSink(self.flow.receiver(own, self.pool, self.level), self.memory, hold=hold)
 
 
 def partition(index: int = 0, attempt: int = 7) -> PartitionId:

@@ -17,7 +17,7 @@ from penstock.api.lineage import Step
 from penstock.api.planned_vertices import PlanBuilder
 from penstock.api.pushdown import pushed_down
 from penstock.errors import SettingError
-from penstock.graph import JobGraph, KeptBy
+from penstock.graph import JobGraph, KeptBy, refuse_ordered_sides
 from penstock.graph.streaming import StreamingOptions
 from penstock.settings import Settings
 from penstock.shuffle import load_service
@@ -67,6 +67,7 @@ def plan_job(
         kept_by=_keeper(settings.shuffle.service, persist=persist) if keep else None,
     )
     graph = fitted(graph, builder, slots, buffers)
+    refuse_ordered_sides(graph, settings.network.flow_control)
     graph = with_open_parallelism(graph, builder.vertices, settings.blocking.max_subpartitions)
     dataframes = {
         vertex.id: vertex.source.dataframe

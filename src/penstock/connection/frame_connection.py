@@ -109,6 +109,7 @@ class FrameConnection(Generic[M]):
         self._parts: deque[_Part] = deque()
         self._pending = 0
         self._is_full = self._is_blocked = self._is_mid_frame = self._is_closed = False
+        self._is_reading = True
         self._turn: asyncio.Handle | None = None
         self.bytes_sent = self.bytes_received = 0
         logic.wake = self.wake
@@ -130,6 +131,27 @@ class FrameConnection(Generic[M]):
         """True once `close` was called or the connection was lost."""
         return self._is_closed
 
+    @property
+    def is_reading(self) -> bool:
+        """True unless the core has stopped it, or it is closed."""
+        return self._is_reading
+
+    def set_marks(self, marks: WaterMarks) -> None:
+        """Poll the core within these from now on."""
+        self._marks = marks
+
+    def stop_reading(self) -> None:
+        """The core has no room for what comes next: the peer's bytes stay with the system, whose window closes."""
+        if self._is_reading:
+            self._is_reading = False
+            self._endpoint.set_readable(None)
+
+    def go_on_reading(self) -> None:
+        """The core has room: read what has come already, then on, in a turn of its own."""
+        if not self._is_reading and not self._is_closed:
+            self._is_reading = True
+            self._loop.call_soon(self._go_on)
+
     def wake(self) -> None:
         """The core has something to send: write in a turn of its own, so that one write serves many wakes."""
         if self._turn is None and not self._is_blocked and not self._is_closed:
@@ -140,6 +162,7 @@ class FrameConnection(Generic[M]):
         if self._is_closed:
             return
         self._is_closed = True
+        self._is_reading = False
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
@@ -155,6 +178,19 @@ class FrameConnection(Generic[M]):
     def _read_turn(self) -> None:
         self._guarded(self._read)
 
+    def _go_on(self) -> None:
+        self._guarded(self._read_again)
+
+    def _read_again(self) -> None:
+        self._handle_messages()
+        if self._is_reading:
+            self._endpoint.set_readable(self._read_turn)
+
+    def _handle_messages(self) -> None:
+        decoder, logic = self._logic.decoder, self._logic
+        while not self._is_closed and (message := decoder.next_message()) is not None:
+            logic.receive(message)
+
     def _guarded(self, turn: Callable[[], None]) -> None:
         """A turn that raises ends the connection; a fault of ours is raised after that."""
         try:
@@ -169,8 +205,8 @@ class FrameConnection(Generic[M]):
 
     def _read(self) -> None:
         budget = TURN
-        decoder, logic = self._logic.decoder, self._logic
-        while budget > 0 and not self._is_closed:
+        decoder = self._logic.decoder
+        while budget > 0 and self._is_reading:
             count = self._endpoint.receive_nowait(decoder.next_target())
             if count is None:
                 return
@@ -183,8 +219,7 @@ class FrameConnection(Generic[M]):
             budget -= count
             self.bytes_received += count
             decoder.received(count)
-            while not self._is_closed and (message := decoder.next_message()) is not None:
-                logic.receive(message)
+            self._handle_messages()
 
     def _write_turn(self) -> None:
         self._turn = None

@@ -12,6 +12,7 @@ Limits: ACCEPTS connections taken in one turn; GATHER parts in one write.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -101,6 +102,12 @@ class SocketEndpoint:
             self._loop.remove_writer(self._socket.fileno())
         self._writable = callback is not None
 
+    def wait_for_window(self) -> None:
+        """A peer whose window is closed has not failed: the system's own limits say when one is gone."""
+        if self._socket.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+            with contextlib.suppress(OSError):  # gone already: the next read or write says so
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+
     def close(self) -> None:
         """Leave the loop, then close."""
         if self._socket.fileno() >= 0:
@@ -169,14 +176,22 @@ class SocketListener:
 
 
 class TcpTransport:
-    """TCP with NODELAY and keep-alive probes. `tcp://host:port`; port 0 takes a free one."""
+    """TCP with NODELAY and keep-alive probes. `tcp://host:port`; port 0 takes a free one.
+
+    With `socket_buffer` each socket sends and receives within a buffer of so many bytes, as the system counts them,
+    instead of one that the system lets grow.
+    """
 
     scheme = "tcp"
+
+    def __init__(self, socket_buffer: int = 0) -> None:
+        self._socket_buffer = socket_buffer
 
     async def listen(self, address: str, on_connection: Callable[[Endpoint], None]) -> Listener:
         """Bind to exactly this host's address, never to all unless that was asked for: then IPv4's and IPv6's."""
         host, port = split_host(address)
         listening = _listening(*(await _resolve(host, port))[0])
+        _pin(listening, self._socket_buffer)  # those that it accepts have its sizes
 
         def accepted(connected: socket.socket, peer: object) -> None:
             _tune(connected)
@@ -188,7 +203,7 @@ class TcpTransport:
     async def connect(self, address: str, timeout: float) -> Endpoint:  # noqa: ASYNC109 - the seam's signature
         """Connect within `timeout` seconds, to the first address of the host that answers."""
         async with asyncio.timeout(timeout):
-            connected = await _connect(await _resolve(*split_host(address)))
+            connected = await _connect(await _resolve(*split_host(address)), self._socket_buffer)
         _tune(connected)
         return SocketEndpoint(connected, address)
 
@@ -221,11 +236,18 @@ def _listening(family: socket.AddressFamily, where: tuple[str, int]) -> socket.s
     return socket.create_server(where, family=family, backlog=BACKLOG)
 
 
-async def _connect(choices: list[_Where]) -> socket.socket:
+def _pin(unconnected: socket.socket, size: int) -> None:
+    if size:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            unconnected.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+async def _connect(choices: list[_Where], socket_buffer: int) -> socket.socket:
     failure: OSError | None = None
     for family, where in choices:
         connected = socket.socket(family, socket.SOCK_STREAM)
         connected.setblocking(False)
+        _pin(connected, socket_buffer)
         try:
             await asyncio.get_running_loop().sock_connect(connected, where)
             return connected

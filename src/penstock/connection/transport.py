@@ -14,7 +14,7 @@ Non-goals: framing, authentication, water marks, retries: the layers above have 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from penstock.errors import SettingError
 
@@ -43,6 +43,14 @@ class Endpoint(Protocol):
 
     def close(self) -> None:
         """End both directions and all callbacks. Idempotent."""
+
+
+@runtime_checkable
+class PatientEndpoint(Protocol):
+    """An endpoint whose system gives a peer up that takes nothing for long, unless it is told not to."""
+
+    def wait_for_window(self) -> None:
+        """From now on a peer that takes nothing, and answers, is waited for without end."""
 
 
 class Listener(Protocol):

@@ -12,8 +12,11 @@ from penstock.shuffle.registry import plug_in
 GROUP = "penstock.transports"
 
 
-def load_transport(name: str) -> Transport:
-    """A transport of this name; raises SettingError naming what was found instead."""
+def load_transport(name: str, socket_buffer: int = 0) -> Transport:
+    """A transport of this name; raises SettingError naming what was found instead.
+
+    `socket_buffer` is for TCP; a plug-in has settings of its own.
+    """
     if name == TcpTransport.scheme:  # no list of installed packages is read for the usual one
-        return TcpTransport()
+        return TcpTransport(socket_buffer)
     return cast("Transport", plug_in("transport", GROUP, name, "scheme"))

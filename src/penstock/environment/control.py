@@ -30,7 +30,7 @@ from penstock.errors import (
 from penstock.link.commands import Command, Shutdown, number_of, read_instruction
 from penstock.link.control import raise_for_error
 from penstock.link.leases import WakingClock
-from penstock.link.master import RELAYED, AttachEnvironment, Heartbeat, Report
+from penstock.link.master import RELAYED, AttachEnvironment, Heartbeat, PutFlag, Report
 from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Questions
 from penstock.link.wire import Plain, from_wire
@@ -85,6 +85,12 @@ class NoMaster:
 
     def report(self, report: Report) -> None:
         """Nobody wants to know."""
+
+    def put(self, job: str, flag: str, *, is_raised: bool) -> None:
+        """Nobody coordinates: the socket's window is all that holds a sender back."""
+
+    def forget(self, job: str) -> None:
+        """No job has a flag."""
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -158,6 +164,13 @@ class MasterLink:
     def report(self, report: Report) -> None:
         """Tell the JobMaster something, in order, until it has taken it."""
         self._outbox.put(report)
+
+    def put(self, job: str, flag: str, *, is_raised: bool) -> None:
+        """The JobMaster coordinates: a gate raises its flag, or takes it down."""
+        self.report(PutFlag(job, flag, is_raised))
+
+    def forget(self, job: str) -> None:
+        """The JobMaster has said so."""
 
     async def close(self) -> None:
         """Hang up; idempotent."""

@@ -41,7 +41,9 @@ from penstock.environment.tasks.calls import Services, TaskCalls
 from penstock.environment.tasks.checkpoint_files import CheckpointFiles
 from penstock.environment.tasks.session import TaskSession, peer_pid
 from penstock.environment.tasks.task_registry import TaskRegistry
+from penstock.environment.throttling import Coordinator, Throttling
 from penstock.environment.turn import Turn
+from penstock.environment.zookeeper import ZooKeeperFlags
 from penstock.errors import ProtocolError, SettingError
 from penstock.link import commands
 from penstock.link.master import Heartbeat, PartitionConsumable
@@ -97,6 +99,9 @@ class Host:
             self.master = MasterLink(
                 config.master, self.credentials, self, self.supervisor, LinkTimes(settings.environment.lease_timeout)
             )
+        self.throttling = Throttling(self.task_registry.tasks)
+        self.throttling.coordinator = self._coordinator()
+        self.remote.on_flag = lambda gate, is_raised: self.throttling.flag(gate, is_raised=is_raised)
         self._endpoint = MetricsEndpoint(settings.observe, self._samples)
         self.checkpoint_files = CheckpointFiles(name, self.master.ask)
         ahead = Allowance(count // PIPELINED_AHEAD_SHARE)
@@ -111,7 +116,15 @@ class Host:
             self.master,
             self,
             self.supervisor,
+            self.throttling,
         )
+
+    def _coordinator(self) -> Coordinator:
+        """The keeper of the flags of gates under `throttle`."""
+        url = self.config.settings.network.throttle_coordinator
+        if not url:
+            return self.master
+        return ZooKeeperFlags(url, self.config.application, self.environment, self.throttling.told)
 
     @property
     def environment(self) -> str:
@@ -191,6 +204,9 @@ class Host:
             case commands.ReleaseJob():
                 self.registry.release_job(command.job)
                 self.task_registry.forget_job(command.job)
+                self.throttling.forget(command.job)
+            case commands.PauseSources():
+                self.throttling.told(command.job, is_raised=command.is_raised)
             case commands.Shutdown():
                 self.stop("it was told to")
         return Done()
@@ -235,6 +251,7 @@ class Host:
         self.checkpoint_files.close()
         await self.supervisor.close()
         await self.remote.close()
+        await self.throttling.close()
         await self.master.close()
         self.registry.close()
         await self.storage.close()

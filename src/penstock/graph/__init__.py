@@ -3,7 +3,7 @@
 
 from penstock.graph.column_names import as_written
 from penstock.graph.ddl import parse_ddl
-from penstock.graph.deadlocks import without_deadlocks
+from penstock.graph.deadlocks import refuse_ordered_sides, without_deadlocks
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
 from penstock.graph.execution_graph import ExecutionGraph
 from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState
@@ -69,6 +69,7 @@ __all__ = [
     "merged_type",
     "newly_nullable",
     "parse_ddl",
+    "refuse_ordered_sides",
     "regions",
     "restart_set",
     "same_but_nulls",

@@ -51,6 +51,21 @@ def without_deadlocks(graph: JobGraph, asked: Collection[int] = ()) -> tuple[Job
     return graph, tuple(_sentence(graph, number, kinds[number]) for number in sorted(changed))
 
 
+def refuse_ordered_sides(graph: JobGraph, flow_control: str) -> None:
+    """Raise PlanError for a stage that reads a side to its end first, where sides share one window.
+
+    Rows of the other side would fill the connection, and those that are read first could not come any more. With
+    credit each channel has room of its own.
+    """
+    for vertex in graph.vertices if flow_control != "credit" else ():
+        if len({edge.side for edge in graph.inputs_of(vertex.id)}) > 1 and vertex.combine is not None:
+            raise PlanError(
+                f"the stage {vertex.name!r} reads one input before the other, and under"
+                f" spark.penstock.network.flowControl={flow_control} both share one window, so it could stand still:"
+                " run this job with credit"
+            )
+
+
 def _needless(graph: JobGraph, changed: Sequence[int], kinds: Mapping[int, PartitionKind]) -> int | None:
     return next((number for number in changed if _trouble(_with_kind(graph, number, kinds[number])) is None), None)
 

@@ -69,11 +69,12 @@ class FailWriter(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class OpenGate(Request[Done]):
-    """Open a gate of this attempt, and request what is known of its channels."""
+    """Open a gate of this attempt, and request what is known of its channels, which have this flow control."""
 
     port: int
     attempt: AttemptId
     channels: tuple[ChannelDescriptor, ...]
+    flow_control: str = "credit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,28 @@ class TaskAction(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class PauseSources(Request[Done]):
+    """Some gate of a job has raised its flag, so its sources pause; or none has any more, and they go on."""
+
+    job: str
+    is_raised: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown(Request[Done]):
     """Give everything up and end."""
 
 
-Command = CancelTask | UpdatePartitionInfo | ReleasePartitions | ExpirePartitions | ReleaseJob | Shutdown | TaskAction
+Command = (
+    CancelTask
+    | UpdatePartitionInfo
+    | ReleasePartitions
+    | ExpirePartitions
+    | ReleaseJob
+    | Shutdown
+    | TaskAction
+    | PauseSources
+)
 
 COMMANDS: dict[str, type[Command]] = {kind.METHOD: kind for kind in get_args(Command)}
 """Every command, by its name as a call."""

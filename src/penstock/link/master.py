@@ -211,7 +211,17 @@ class TaskLost(Request[Done]):
     number: int = 0
 
 
-Report = PartitionConsumable | TaskLost
+@dataclass(frozen=True, slots=True)
+class PutFlag(Request[Done]):
+    """A gate of a job holds more than its high-water mark, or less than its low one again. A report, as above."""
+
+    job: str
+    flag: str
+    is_raised: bool
+    number: int = 0
+
+
+Report = PartitionConsumable | TaskLost | PutFlag
 """The reports of an environment that ask nothing. Its `number`, from 1 on, counts the environment's reports."""
 
 UNANSWERED = (AcknowledgeCheckpoint, DeclineCheckpoint, DataEnded)

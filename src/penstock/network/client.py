@@ -20,10 +20,9 @@ from penstock.connection.handshake import Credentials, Service
 from penstock.connection.opening import Opener, OpeningSettings
 from penstock.connection.transport import Endpoint, Transport
 from penstock.errors import EnvironmentLostError, PenstockError
-from penstock.network.ledger import ReceiverCredit
+from penstock.network.flow import CREDIT, FlowControl, ReceiverBuffers
 from penstock.network.messages import Message
 from penstock.network.receiver import ChannelRequest, ChannelSink, ConnectionCore, RemoteInputChannel
-from penstock.shuffle.ids import PartitionId
 
 MISSES: Final = 3
 """Intervals without a byte from the peer: one may be a busy loop, three in a row are not."""
@@ -48,20 +47,30 @@ class ClientStatistics:
     bytes_sent: int
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Connections are told apart by where they lead, and by their flow control."""
+
+    address: str
+    flow: FlowControl
+
+
 class _ClientConnection:
     """A FrameConnection with its core and its keep-alive timer."""
 
-    def __init__(self, endpoint: Endpoint, address: str, manager: ConnectionManager, interval: float) -> None:
-        self.address = address
-        self.core = ConnectionCore(address)
+    def __init__(self, endpoint: Endpoint, route: Route, manager: ConnectionManager, interval: float) -> None:
+        self.route = route
+        self.address = route.address
+        self.core = ConnectionCore(route.address, flow=route.flow)
         self.frames = FrameConnection[Message](endpoint, self.core, lambda _, __: self._closed())
+        self.core.stop_reading, self.core.go_on_reading = self.frames.stop_reading, self.frames.go_on_reading
         self._manager = manager
         self._interval = interval
         self._seen = self._misses = self._token = 0
         self._timer = asyncio.get_running_loop().call_later(interval, self._keep_alive)
 
     def _keep_alive(self) -> None:
-        if self.frames.bytes_received != self._seen:
+        if self.frames.bytes_received != self._seen or not self.frames.is_reading:
             self._seen, self._misses = self.frames.bytes_received, 0
         else:
             self._misses += 1
@@ -90,8 +99,8 @@ class ConnectionManager:
     ) -> None:
         self._opener = Opener(transport, Service.PARTITIONS, credentials, settings.opening)
         self._keepalive = settings.keepalive_interval
-        self._attempts: dict[str, asyncio.Task[_ClientConnection]] = {}
-        self._connections: dict[str, _ClientConnection] = {}
+        self._attempts: dict[Route, asyncio.Task[_ClientConnection]] = {}
+        self._connections: dict[Route, _ClientConnection] = {}
         self._is_closed = False
         self._bytes_received = self._bytes_sent = 0
         self.connections_opened = 0
@@ -99,18 +108,17 @@ class ConnectionManager:
     async def request_partition(
         self,
         address: str,
-        partition: PartitionId,
-        first: int,
-        last: int,
+        request: ChannelRequest,
         sink: ChannelSink,
-        credit: ReceiverCredit,
+        credit: ReceiverBuffers,
+        flow: FlowControl = CREDIT,
     ) -> RemoteInputChannel:
         """Open a channel; data, events and errors of the partition reach the sink.
 
         Raises EnvironmentLostError where the environment cannot be reached, AuthenticationError, SettingError.
         """
-        connection = await self._connection(address)
-        return connection.core.open_channel(ChannelRequest(partition, first, last), sink, credit)
+        connection = await self._connection(Route(address, flow))
+        return connection.core.open_channel(request, sink, credit)
 
     def statistics(self) -> ClientStatistics:
         """Counters and what is open now."""
@@ -137,19 +145,19 @@ class ConnectionManager:
         """A connection has ended: the next request opens another."""
         self._bytes_received += connection.frames.bytes_received
         self._bytes_sent += connection.frames.bytes_sent
-        if self._connections.get(connection.address) is connection:
-            del self._connections[connection.address]
+        if self._connections.get(connection.route) is connection:
+            del self._connections[connection.route]
 
-    async def _connection(self, address: str) -> _ClientConnection:
+    async def _connection(self, route: Route) -> _ClientConnection:
         if self._is_closed:
             raise EnvironmentLostError("the connection manager of this environment is closed")
-        connection = self._connections.get(address)
+        connection = self._connections.get(route)
         if connection is not None:
             return connection
-        attempt = self._attempts.get(address)
+        attempt = self._attempts.get(route)
         if attempt is None:
-            attempt = asyncio.get_running_loop().create_task(self._open(address))
-            self._attempts[address] = attempt
+            attempt = asyncio.get_running_loop().create_task(self._open(route))
+            self._attempts[route] = attempt
         try:
             return await asyncio.shield(attempt)
         except PenstockError as error:
@@ -159,12 +167,12 @@ class ConnectionManager:
                 raise EnvironmentLostError("the connection manager of this environment was closed") from None
             raise
 
-    async def _open(self, address: str) -> _ClientConnection:
+    async def _open(self, route: Route) -> _ClientConnection:
         try:
-            endpoint = await self._opener.open(address)
-            connection = _ClientConnection(endpoint, address, self, self._keepalive)
-            self._connections[address] = connection
+            endpoint = await self._opener.open(route.address)
+            connection = _ClientConnection(endpoint, route, self, self._keepalive)
+            self._connections[route] = connection
             self.connections_opened += 1
             return connection
         finally:
-            del self._attempts[address]
+            del self._attempts[route]

@@ -8,7 +8,8 @@
 Rules. A message is taken out before the next frame is looked at, because handling it may change where the next
 payload goes. Data payloads go straight into the memory that `buffer_for` returns; what had already arrived in the
 small scratch buffer together with the header is copied there. None from `buffer_for` skips the payload: the channel
-is gone.
+is gone. `WAIT` leaves the frame where it is, and no message comes; what `next_message` gives after that is up to
+`buffer_for` once more, so whoever reads stops reading until there is memory.
 
 Limits. Scratch memory is fixed; a control frame allocates at most its own size, which is bounded by its type; nothing
 is allocated before type, flags and length were checked. After a ProtocolError the decoder stays
@@ -39,6 +40,8 @@ SCRATCH: Final = 4096
 DISCARD: Final = 64 << 10
 """Skipped payloads are received into this, piece by piece."""
 
+WAIT: Final = memoryview(b"")
+"""There is no memory for this payload now."""
 BufferFor = Callable[[int, BufferHeader], memoryview | None]
 _TYPES: Final = {int(kind): kind for kind in FrameType}
 _discard = memoryview(bytearray(DISCARD))
@@ -156,13 +159,17 @@ class FrameDecoder:
             return None
         body_start = self._start + HEADER.size
         header = decode_buffer_header(self._scratch[body_start : body_start + BUFFER.size], length - BUFFER_HEAD)
-        self._start += BUFFER_HEAD
         if header.data_type == DataType.DATA:
             if header.length == 0:
+                self._start += BUFFER_HEAD
                 return BufferResponse(header, b"")
             memory = self._buffer_for(header.receiver, header)
+            if memory is WAIT:
+                return None
+            self._start += BUFFER_HEAD
             target = None if memory is None else memory[: header.length]
             return self._begin(target, header.length, lambda payload: BufferResponse(header, payload))
+        self._start += BUFFER_HEAD
         event = memoryview(bytearray(header.length))
         return self._begin(event, header.length, lambda payload: BufferResponse(header, bytes(payload or b"")))
 

@@ -54,6 +54,8 @@ MAX_CREDIT: Final = 1 << 24
 
 FLAG_RECEIVER: Final = 1
 """ERROR_RESPONSE: it concerns one receiver only; without it the whole connection failed."""
+MASK_FLOW: Final = 3
+"""PARTITION_REQUEST: the number of the connection's flow control."""
 
 
 class FrameType(IntEnum):
@@ -111,6 +113,7 @@ BODY_LIMITS: Final[dict[FrameType, tuple[int, int]]] = {
 }
 """Smallest and largest body of each type."""
 FLAGS: Final[dict[FrameType, int]] = {
+    FrameType.PARTITION_REQUEST: MASK_FLOW,
     FrameType.ERROR_RESPONSE: FLAG_RECEIVER,
 }
 """The flag bits a type defines; none where it is not listed."""
@@ -154,9 +157,9 @@ def encode(message: Message) -> bytes:
 
 def _encode_body(message: Message) -> tuple[FrameType, int, bytes]:
     match message:
-        case PartitionRequest(receiver, partition, first, last, credit):
+        case PartitionRequest(receiver, partition, first, last, credit, flow):
             head = _REQUEST.pack(receiver, partition.index, partition.attempt, first, last, credit)
-            return FrameType.PARTITION_REQUEST, 0, head + str(partition.dataset).encode()
+            return FrameType.PARTITION_REQUEST, flow & MASK_FLOW, head + str(partition.dataset).encode()
         case BacklogAnnouncement(receiver, backlog):
             return FrameType.BACKLOG_ANNOUNCEMENT, 0, _RECEIVER_COUNT.pack(receiver, backlog)
         case AddCredit(receiver, credit):
@@ -199,7 +202,7 @@ def decode_body(kind: FrameType, flags: int, body: memoryview) -> Message:
     return _DECODERS[kind](flags, body)
 
 
-def _partition_request(_flags: int, body: memoryview) -> PartitionRequest:
+def _partition_request(flags: int, body: memoryview) -> PartitionRequest:
     receiver, index, attempt, first, last, credit = _REQUEST.unpack_from(body)
     if first > last:
         raise ProtocolError(f"PARTITION_REQUEST for subpartitions {first} to {last}")
@@ -209,7 +212,8 @@ def _partition_request(_flags: int, body: memoryview) -> PartitionRequest:
         dataset = DatasetId.of(_text(body[_REQUEST.size :], "dataset"))
     except ValueError as error:
         raise ProtocolError(f"PARTITION_REQUEST: {error}") from None
-    return PartitionRequest(receiver, PartitionId(dataset, index, attempt), first, last, credit)
+    partition = PartitionId(dataset, index, attempt)
+    return PartitionRequest(receiver, partition, first, last, credit, flags & MASK_FLOW)
 
 
 def _error_response(flags: int, body: memoryview) -> ErrorResponse:

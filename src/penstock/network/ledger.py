@@ -52,6 +52,10 @@ class SenderCredit:
         self.credit = self.granted = initial
         self.spent = 0
 
+    def read_ahead(self, on_credit: Callable[[int], None]) -> None:
+        """A view that reads ahead of its reader has room for what was granted by now; later grants it hears of."""
+        on_credit(self.credit)
+
     def grant(self, amount: int) -> None:
         """The receiver announced further buffers; raises ProtocolError beyond the limit."""
         if self.credit + amount > MAX_CREDIT:
@@ -137,6 +141,14 @@ class ReceiverCredit:
         self.required = max(self.required - 1, 0)
         self.check()
         return segment
+
+    def take_empty(self) -> int | None:
+        """The buffer that an empty one costs, because it was counted in the backlog that brought the credit."""
+        return self.take()
+
+    def await_buffer(self, go_on: Callable[[], None]) -> bool:
+        """True: what comes has credit, so there is a buffer, or its sender is at fault."""
+        return True
 
     def recycle(self, segment: int) -> None:
         """The consumer is done with a buffer it got from `take`."""

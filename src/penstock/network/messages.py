@@ -67,13 +67,17 @@ def code_to_error(code: ErrorCode, text: str) -> PenstockError:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequest:
-    """Client: send me these subpartitions (both ends inclusive); I have `credit` buffers ready."""
+    """Client: send me these subpartitions (both ends inclusive); I have `credit` buffers ready.
+
+    `flow` is the number of the flow control of this connection: 0 is credit.
+    """
 
     receiver: int
     partition: PartitionId
     first: int
     last: int
     credit: int
+    flow: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from penstock.buffer.data_types import DataType
 from penstock.connection.frames import OutgoingFrame
 from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.lifecycle.table import Lifecycle
-from penstock.network.decoder import FrameDecoder
+from penstock.network.decoder import WAIT, FrameDecoder
+from penstock.network.flow import CREDIT, FlowControl, ReceiverBuffers
 from penstock.network.frames import SERVER_TYPES, outgoing, payload_checksum
-from penstock.network.ledger import ReceiverCredit
 from penstock.network.lifecycle import CHANNEL_TABLE, ChannelEvent, ChannelState
 from penstock.network.messages import (
     AddCredit,
@@ -83,7 +83,7 @@ class RemoteInputChannel:
         receiver: int,
         request: ChannelRequest,
         sink: ChannelSink,
-        credit: ReceiverCredit,
+        credit: ReceiverBuffers,
     ) -> None:
         self._connection = connection
         self._lifecycle = Lifecycle(f"channel {receiver} of {request.partition}", CHANNEL_TABLE, ChannelState.OPEN)
@@ -176,13 +176,14 @@ class RemoteInputChannel:
             if payload_checksum(payload) != header.checksum:
                 raise ProtocolError(f"{self._lifecycle}: the checksum of event {header.sequence} does not match")
             if header.data_type == DataType.DATA:
-                empty = self.credit.take()
+                empty = self.credit.take_empty()
         except ProtocolError as error:
             self.fail(error)
             return
-        if empty is not None:
+        if header.data_type == DataType.DATA:
             self._deliver(header, lambda: None)
-            self.credit.recycle(empty)
+            if empty is not None:
+                self.credit.recycle(empty)
             return
         if header.data_type == DataType.ALIGNED_BARRIER:
             self._lifecycle.move(ChannelEvent.BARRIER)
@@ -226,8 +227,13 @@ class RemoteInputChannel:
 class ConnectionCore:
     """Core of the client side of one connection. Single-threaded, no I/O; see the module's rules."""
 
-    def __init__(self, peer: str, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, peer: str, wake: Callable[[], None] = lambda: None, flow: FlowControl = CREDIT) -> None:
         self._peer = peer
+        self._flow = flow
+        self._waits_for: RemoteInputChannel | None = None
+        """The channel without a buffer for which nothing is read."""
+        self.stop_reading: Callable[[], None] = lambda: None
+        self.go_on_reading: Callable[[], None] = lambda: None
         self._channels: dict[int, RemoteInputChannel] = {}
         self._outbound: deque[tuple[RemoteInputChannel | None, Message | None]] = deque()
         self._receiving: tuple[RemoteInputChannel, int] | None = None
@@ -235,7 +241,8 @@ class ConnectionCore:
         self._lost: BaseException | None = None
         self.wake = wake
         self.last_pong = -1
-        self.decoder = FrameDecoder(SERVER_TYPES, self._buffer_for)
+        buffer_for = self._buffer_or_wait if flow.is_stopped_by_window else self._buffer_for
+        self.decoder = FrameDecoder(SERVER_TYPES, buffer_for)
 
     @property
     def channels(self) -> int:
@@ -247,7 +254,7 @@ class ConnectionCore:
         """True if channels can be opened."""
         return self._lost is None
 
-    def open_channel(self, request: ChannelRequest, sink: ChannelSink, credit: ReceiverCredit) -> RemoteInputChannel:
+    def open_channel(self, request: ChannelRequest, sink: ChannelSink, credit: ReceiverBuffers) -> RemoteInputChannel:
         """Request subpartitions; answers and errors reach the sink."""
         if self._lost is not None:
             raise EnvironmentLostError(f"the connection to {self._peer} is closed: {self._lost}")
@@ -257,7 +264,8 @@ class ConnectionCore:
         self._channels[receiver] = channel
         # Sent even if the channel is released at once: the cancellation after it then tells the producer that this
         # reader will never come, instead of leaving its subpartition to fill up.
-        self.send(None, PartitionRequest(receiver, request.partition, request.first, request.last, credit.initial))
+        range_of = (request.partition, request.first, request.last)
+        self.send(None, PartitionRequest(receiver, *range_of, credit.initial, self._flow.code))
         return channel
 
     def receive(self, message: Message) -> None:
@@ -339,6 +347,21 @@ class ConnectionCore:
             self.decoder.abandon_payload()
             channel.credit.recycle(segment)
         self.send(None, CancelPartitionRequest(channel.receiver))
+
+    def _buffer_or_wait(self, receiver: int, header: BufferHeader) -> memoryview | None:
+        """As `_buffer_for`; where the channel has no buffer, nothing of any channel is read until it has."""
+        channel = self._channels.get(receiver)
+        if channel is not None and not channel.credit.await_buffer(self._go_on):
+            self._waits_for = channel
+            self.stop_reading()
+            return WAIT
+        return self._buffer_for(receiver, header)
+
+    def _go_on(self) -> None:
+        if self._waits_for is not None:
+            self._waits_for = None
+            if self._lost is None:
+                self.go_on_reading()
 
     def _buffer_for(self, receiver: int, header: BufferHeader) -> memoryview | None:
         channel = self._channels.get(receiver)

@@ -25,8 +25,8 @@ from penstock.connection.frames import OutgoingFrame
 from penstock.errors import PartitionNotProducedError, ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.network.decoder import FrameDecoder
+from penstock.network.flow import CREDIT, FlowControl, flow_of_code
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, encode_header, outgoing, payload_checksum
-from penstock.network.ledger import SenderCredit
 from penstock.network.lifecycle import READER_TABLE, ReaderEvent, ReaderState
 from penstock.network.messages import (
     AddCredit,
@@ -79,10 +79,10 @@ class _Reader:
         "view",
     )
 
-    def __init__(self, request: PartitionRequest, listener: AvailabilityListener) -> None:
+    def __init__(self, request: PartitionRequest, listener: AvailabilityListener, flow: FlowControl) -> None:
         self.request = request
         self.listener = listener
-        self.credit = SenderCredit(request.credit)
+        self.credit = flow.sender(request.credit)
         self.lifecycle = Lifecycle(
             f"reader {request.receiver} of {request.partition}", READER_TABLE, ReaderState.WAITING
         )
@@ -120,6 +120,8 @@ class PartitionRequestQueue:
         self._pong: Pong | None = None
         self._is_closed = False
         self.wake = wake
+        self.flow = CREDIT
+        """As the first request says."""
         self.is_close_requested = False
         self.decoder = FrameDecoder(CLIENT_TYPES)
 
@@ -217,8 +219,12 @@ class PartitionRequestQueue:
             raise ProtocolError(f"receiver {request.receiver} requested a partition twice")
         if len(self._readers) + len(self._control) >= MAX_READERS:
             raise ProtocolError(f"more than {MAX_READERS} readers and unread answers on one connection")
+        if not self._readers:
+            self.flow = flow_of_code(request.flow)
+        elif request.flow != self.flow.code:
+            raise ProtocolError(f"flow control {request.flow} on a connection of {self.flow.name}")
         listener = AvailabilityListener(self, request.receiver)
-        reader = self._readers[request.receiver] = _Reader(request, listener)
+        reader = self._readers[request.receiver] = _Reader(request, listener, self.flow)
         self._open_view(reader)
 
     def _open_view(self, reader: _Reader) -> None:
@@ -236,7 +242,7 @@ class PartitionRequestQueue:
             return
         reader.view = view
         reader.lifecycle.move(ReaderEvent.PRODUCED)
-        view.on_credit(reader.credit.credit)
+        reader.credit.read_ahead(view.on_credit)
         self._enqueue(reader)
 
     def _with_reader(self, receiver: int, action: Callable[[_Reader], None]) -> None:

@@ -18,8 +18,9 @@ from penstock.connection.door import Door, DoorSettings
 from penstock.connection.frame_connection import FrameConnection, WaterMarks
 from penstock.connection.frames import OutgoingFrame
 from penstock.connection.handshake import Credentials, Service
-from penstock.connection.transport import Endpoint, Listener, Transport
+from penstock.connection.transport import Endpoint, Listener, PatientEndpoint, Transport
 from penstock.errors import EnvironmentLostError, ProtocolError
+from penstock.network.flow import FlowControl
 from penstock.network.messages import Message, PartitionRequest
 from penstock.network.sender import PartitionRequestQueue
 from penstock.network.views import PartitionProvider
@@ -29,8 +30,12 @@ logger = logging.getLogger("penstock.network")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Limits of a data server. Times in seconds."""
+    """Limits of a data server. Times in seconds, sizes in bytes.
 
+    `marks` are those of connections whose flow control has none of its own.
+    """
+
+    segment_size: int = 512 << 10
     request_timeout: float = 10.0
     stall_timeout: float = 60.0
     door: DoorSettings = field(default_factory=DoorSettings)
@@ -63,6 +68,8 @@ class _ServedConnection:
         self.next_frame: Callable[[], OutgoingFrame | None] = queue.next_frame
         self.farewell = queue.farewell
         self.close: Callable[[], None] = lambda: None
+        self.adopt: Callable[[FlowControl], None] = lambda _: None
+        """Called with the flow control of each request, which is always the same."""
 
     @property
     def wake(self) -> Callable[[], None]:
@@ -81,10 +88,12 @@ class _ServedConnection:
     def receive(self, message: Message) -> None:
         """Hand to the core; start a deadline where it waits for a partition."""
         self._queue.receive(message)
-        if isinstance(message, PartitionRequest) and self._queue.is_waiting(message.receiver):
-            self._deadlines[message.receiver] = self._loop.call_later(
-                self._request_timeout, self._expire, message.receiver
-            )
+        if isinstance(message, PartitionRequest):
+            self.adopt(self._queue.flow)
+            if self._queue.is_waiting(message.receiver):
+                self._deadlines[message.receiver] = self._loop.call_later(
+                    self._request_timeout, self._expire, message.receiver
+                )
         if self._queue.is_close_requested:
             self.close()
 
@@ -98,10 +107,10 @@ class _ServedConnection:
         self._queue.connection_lost(error)
 
     def watch(self, connection: FrameConnection[Message], patience: float) -> None:
-        """Give the connection up when bytes wait for a whole `patience` and none is taken."""
+        """Give the connection up when bytes wait for a whole `patience` and none is taken, if that is a fault."""
         if connection.is_closed:
             return
-        if connection.pending and connection.bytes_sent == self._sent:
+        if connection.pending and connection.bytes_sent == self._sent and not self._queue.flow.is_stopped_by_window:
             gone = f"{connection.peer} has taken nothing for {patience:g} s: it hangs or was lost"
             connection.close(EnvironmentLostError(gone))
             return
@@ -161,8 +170,16 @@ class DataServer:
         served = _ServedConnection(queue, self._settings.request_timeout)
         connection = FrameConnection(endpoint, served, self._on_closed, self._settings.marks)
         served.close = connection.close
+        served.adopt = lambda flow: self._adopt(endpoint, connection, flow)
         self._connections[connection] = served
         served.watch(connection, self._settings.stall_timeout)
+
+    def _adopt(self, endpoint: Endpoint, connection: FrameConnection[Message], flow: FlowControl) -> None:
+        marks = flow.marks(self._settings.segment_size)
+        if marks is not None:
+            connection.set_marks(marks)
+        if flow.is_stopped_by_window and isinstance(endpoint, PatientEndpoint):
+            endpoint.wait_for_window()
 
     def _on_closed(self, connection: FrameConnection[Message], error: BaseException | None) -> None:
         self._bytes_sent += connection.bytes_sent

@@ -25,6 +25,11 @@ class NetworkSettings:
     If `memory` is 0, an environment takes a 64th of its machine's memory (or of its container's limit), but at least
     256 MB and at most 4 GB. Of what it takes it touches what is used. `transport` is the name of the plug-in that
     connects environments, or its `module:attribute`.
+
+    `flow_control` is `credit`, or for comparison `tcp` or `throttle`, under which a slow task may hold up others.
+    `socket_buffer` is the size of TCP's buffers (0: as the system has it). Under `throttle` a gate has
+    `throttle_queue` buffers, and the JobMaster tells sources to pause, or what `throttle_coordinator` names, such as
+    `zookeeper://host:2181/path`.
     """
 
     memory: int = 0
@@ -35,6 +40,10 @@ class NetworkSettings:
     flush_timeout: float = 0.1
     completeness_check: bool = True
     transport: str = "tcp"
+    flow_control: str = "credit"
+    socket_buffer: int = 0
+    throttle_queue: int = 64
+    throttle_coordinator: str = ""
 
     def memory_on(self, machine: int) -> int:
         """The network memory, in bytes, of an environment on a machine with so many bytes."""

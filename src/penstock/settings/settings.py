@@ -25,6 +25,8 @@ from penstock.settings.concerns import (
 from penstock.settings.values import parse_bool, parse_count, parse_seconds, parse_size
 
 PREFIX = "spark.penstock."
+FLOW_CONTROLS = ("credit", "tcp", "throttle")
+"""The policies of the network room, by name."""
 MODES = ("auto", "pipelined", "blocking", "blocking_hash", "hybrid", "hybrid_selective")
 """The modes a user may write; `penstock.shuffle.kinds` says which kind each is."""
 
@@ -89,7 +91,16 @@ _CONCERNS = {
     "security": SecuritySettings,
     "observe": ObserveSettings,
 }
-_SIZES = {"memory", "segment_size", "sort_buffer", "reserve", "read_memory", "target_bytes", "group_memory"}
+_SIZES = {
+    "memory",
+    "segment_size",
+    "socket_buffer",
+    "sort_buffer",
+    "reserve",
+    "read_memory",
+    "target_bytes",
+    "group_memory",
+}
 _TIMES = {
     "flush_timeout",
     "start_timeout",
@@ -166,6 +177,13 @@ def _validate(settings: Settings) -> None:
             "network.memory",
             f"must hold at least 8 segments (spark.penstock.network.segmentSize): {8 * network.segment_size} bytes",
         ),
+        (network.flow_control in FLOW_CONTROLS, "network.flowControl", f"must be one of {', '.join(FLOW_CONTROLS)}"),
+        (
+            network.flow_control == "credit" or not settings.streaming.unaligned,
+            "streaming.unaligned",
+            "is for network.flowControl=credit: elsewhere rows wait in sockets, where no barrier overtakes them",
+        ),
+        (network.throttle_queue > 1, "network.throttleQueue", "must be at least 2"),
         (
             settings.blocking.compression in ("none", "lz4", "zstd"),
             "blocking.compression",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.local_pool import LocalBufferPool, LocalPoolStatistics
@@ -30,9 +31,10 @@ from penstock.errors import (
     SettingError,
 )
 from penstock.network.client import ConnectionManager
-from penstock.network.ledger import ReceiverCredit
-from penstock.network.receiver import RemoteInputChannel
-from penstock.network.server import DataServer
+from penstock.network.flow import FlowControl, ReceiverBuffers, flow_control
+from penstock.network.receiver import ChannelRequest, RemoteInputChannel
+from penstock.network.server import DataServer, ServerSettings
+from penstock.network.uncredited import WaterLevel
 from penstock.network.views import Outgoing
 from penstock.settings import NetworkSettings
 from penstock.shuffle import PartitionId
@@ -54,15 +56,18 @@ class RemoteExchange:
         network: NetworkSettings,
         supervisor: Supervisor,
     ) -> None:
-        transport = load_transport(network.transport)
+        transport = load_transport(network.transport, network.socket_buffer)
         self._memory = memory
         self._network = network
         self._supervisor = supervisor
         provider = HostPartitions(partitions, memory)
         self._scheme = transport.scheme
-        self._server = DataServer(transport, provider, credentials)
+        serving = ServerSettings(segment_size=network.segment_size)
+        self._server = DataServer(transport, provider, credentials, serving)
         self._client = ConnectionManager(transport, credentials)
-        self._floating: dict[GatePort, LocalBufferPool] = {}
+        self._gates: dict[GatePort, GateBuffers] = {}
+        self.on_flag: Callable[[GatePort, bool], None] = lambda _, __: None
+        """Called when a gate with throttled channels raises its flag, or takes it down."""
 
     async def listen(self, addresses: DataAddresses) -> str:
         """Serve at the first of these that is free; returns what others connect to. Raises SettingError."""
@@ -85,8 +90,8 @@ class RemoteExchange:
 
     def floating(self, gate: GatePort) -> LocalPoolStatistics | None:
         """The floating buffers of a gate; None for one that has none, because it reads nothing from elsewhere."""
-        pool = self._floating.get(gate)
-        return None if pool is None else pool.statistics()
+        buffers = self._gates.get(gate)
+        return None if buffers is None else buffers.floating.statistics()
 
     def statistics(self) -> dict[str, float]:
         """Counters of both sides."""
@@ -107,8 +112,9 @@ class RemoteExchange:
     async def _open(self, gate: GatePort, channel: Channel) -> None:
         source = None
         try:
-            source = RemoteSource(self._memory, gate, channel, self._buffers(gate, channel))
-            source.remote = await self._request(channel, source)
+            flow = flow_control(gate.flow_control)
+            source = RemoteSource(self._memory, gate, channel, self._credit(flow, gate, channel))
+            source.remote = await self._request(channel, source, flow)
         except PenstockError as error:
             if source is not None:
                 source.credit.release()
@@ -117,34 +123,46 @@ class RemoteExchange:
         channel.figures = source.figures
         gate.attach(channel, source)
 
-    async def _request(self, channel: Channel, source: RemoteSource) -> RemoteInputChannel:
+    async def _request(self, channel: Channel, source: RemoteSource, flow: FlowControl) -> RemoteInputChannel:
         descriptor, first = channel.descriptor, channel.subpartition
-        last = first + channel.count - 1
-        request = (descriptor.address, descriptor.partition, first, last, source, source.credit)
-        return await self._client.request_partition(*request)
+        request = ChannelRequest(descriptor.partition, first, first + channel.count - 1)
+        return await self._client.request_partition(descriptor.address, request, source, source.credit, flow)
 
-    def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:
-        """None for a gate that is closed: its channel is only opened to tell a producer that its reader has left."""
+    def _credit(self, flow: FlowControl, gate: GatePort, channel: Channel) -> ReceiverBuffers:
+        """No buffers for a gate that is closed: its channel only tells a producer that its reader has left."""
         if gate.is_closed:
-            return ChannelBuffers()
+            return flow.receiver((), ChannelBuffers(), WaterLevel(1, 0, lambda _: None))
         network, pool = self._network, self._memory.pool
         name = f"the gate of {gate.attempt}"
-        floating = self._floating.get(gate)
-        if floating is None:
-            count = max(1, network.floating_buffers_per_gate)
-            floating = pool.create_local_pool(1, count, owner=name)
-            self._floating[gate] = floating
-            gate.on_close(lambda: self._forget(gate))
+        of_gate = self._gates.get(gate) or self._open_gate(flow, gate, name)
         exclusive, count = None, network.exclusive_buffers_per_channel
         if count and pool.guaranteed + count <= pool.total // EXCLUSIVE_SHARE:
             exclusive = pool.reserve_exclusive(count, owner=f"channel {channel.index} of {name}")
             gate.on_close(exclusive.lazy_destroy)
-        return ChannelBuffers(floating, exclusive)
+        buffers = ChannelBuffers(of_gate.floating, exclusive)
+        return flow.receiver(buffers.exclusive, buffers, of_gate.level)
+
+    def _open_gate(self, flow: FlowControl, gate: GatePort, name: str) -> GateBuffers:
+        count = max(1, flow.floating(self._network))
+        floating = self._memory.pool.create_local_pool(1, count, owner=name)
+        found = GateBuffers(floating, flow.level(count, lambda is_raised: self.on_flag(gate, is_raised)))
+        self._gates[gate] = found
+        gate.on_close(lambda: self._forget(gate))
+        return found
 
     def _forget(self, gate: GatePort) -> None:
-        floating = self._floating.pop(gate, None)
-        if floating is not None:
-            floating.lazy_destroy()
+        found = self._gates.pop(gate, None)
+        if found is not None:
+            found.level.end()
+            found.floating.lazy_destroy()
+
+
+@dataclass(frozen=True, slots=True)
+class GateBuffers:
+    """The buffers that the remote channels of a gate share, and how many of them all are held."""
+
+    floating: LocalBufferPool
+    level: WaterLevel
 
 
 class ChannelBuffers:
@@ -179,7 +197,7 @@ class ChannelBuffers:
 class RemoteSource:
     """A remote channel as its gate sees it, and the sink of what arrives."""
 
-    def __init__(self, memory: HostMemory, gate: GatePort, channel: Channel, buffers: ChannelBuffers) -> None:
+    def __init__(self, memory: HostMemory, gate: GatePort, channel: Channel, credit: ReceiverBuffers) -> None:
         self._memory = memory
         self._gate = gate
         self._channel = channel
@@ -188,7 +206,7 @@ class RemoteSource:
         """Barriers in the queue that overtook rows at their sender: the task fetches what is in front of them."""
         self._error: BaseException | None = None
         self._released = False
-        self.credit = ReceiverCredit(buffers.exclusive, buffers)
+        self.credit = credit
         self.remote: RemoteInputChannel | None = None
 
     @property

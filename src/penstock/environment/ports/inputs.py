@@ -68,6 +68,7 @@ class GatePort:
     def __init__(self, reading: Reading, to_task: TaskFrames, holdings: Holdings, request: OpenGate) -> None:
         self.port = request.port
         self.attempt = request.attempt
+        self.flow_control = request.flow_control
         self._reading = reading
         self._to_task = to_task
         self._holdings = holdings

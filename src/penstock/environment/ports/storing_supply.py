@@ -91,6 +91,9 @@ class StoringSupply:
                 self._grants.grant(segment)
         self._arbiter.stepped()
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Nothing changes: it waits for no reader, so none has to be spared."""
+
     def overdraw(self) -> None:
         """The writer is out of segments in the middle of a message."""
         if self._partition is None or self._arbiter.is_waiting(self):

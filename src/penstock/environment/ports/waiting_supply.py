@@ -44,6 +44,7 @@ class WaitingSupply:
         self._allowance = parts.ahead
         self._grants = grants
         self._is_open = True
+        self._is_paused = False
         self._pool = grants.pool = pool.create_local_pool(
             builders + 1,
             own * network.exclusive_buffers_per_channel + network.floating_buffers_per_gate,
@@ -65,6 +66,12 @@ class WaitingSupply:
                 self._grants.grant(segment)
             elif self._pool.add_listener(self._on_segment):
                 return
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Grant nothing more for the time being, or go on."""
+        if is_paused is not self._is_paused:
+            self._is_paused = is_paused
+            self.refill()
 
     def overdraw(self) -> None:
         """One segment more, if the overdraft allows it."""
@@ -88,10 +95,10 @@ class WaitingSupply:
 
     @property
     def _has_enough(self) -> bool:
-        return len(self._grants) >= self._pool.limits.required + self._ahead
+        return self._is_paused or len(self._grants) >= self._pool.limits.required + self._ahead
 
     def _on_segment(self, segment: int | None) -> bool:
-        if segment is None or not self._is_open:
+        if segment is None or not self._is_open or self._is_paused:
             return False
         self._grants.grant(segment)
         if not self._has_enough:

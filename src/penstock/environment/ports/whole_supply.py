@@ -36,6 +36,9 @@ class WholeSupply:
 
     overdraw = check_stores = stored = refill
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Nothing changes: it waits for no reader, so none has to be spared."""
+
     def close(self) -> None:
         """Give back what is reserved; idempotent."""
         self._is_open = False

@@ -63,6 +63,9 @@ class Supply(Protocol):
     def refill(self) -> None:
         """Grant the writer what it may have: it has begun, or filled a segment."""
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Grant nothing more for the time being, or go on; without effect on what never waits."""
+
     def overdraw(self) -> None:
         """The writer is in the middle of a message and out of segments."""
 
@@ -135,6 +138,10 @@ class WriterPort:
             raise ProtocolError(f"{len(segments)} slices come back to a writer that had leased {self.leased}")
         self._grants.take_back(segments)
         self.leased -= len(segments)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """The task's job is throttled, or not any more."""
+        self._supply.pause(is_paused=is_paused)
 
     def overdraw(self) -> None:
         """The task is in the middle of a message and out of segments."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from penstock.buffer import Holdings
 from penstock.environment.ports.inputs import GatePort
@@ -100,6 +100,12 @@ class AttachedTask:
         self._written[partition] = writer
         if writer.number:
             self.writers[writer.number] = writer
+
+    def pause_sources(self, jobs: Container[str]) -> None:
+        """Its writers for these jobs get no more segments, if it is a source; those for others do."""
+        is_source = not self.gates
+        for partition, writer in self._written.items():
+            writer.pause(is_paused=is_source and partition.job in jobs)
 
     def take_writer(self, partition: PartitionId) -> WriterPort:
         """The writer of a partition, which ends; ProtocolError where there is none."""

@@ -17,6 +17,7 @@ from penstock.environment.supervision import Supervisor
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.environment.tasks.checkpoint_files import CheckpointFiles
 from penstock.environment.tasks.task_registry import TaskRegistry
+from penstock.environment.throttling import Throttling
 from penstock.errors import FailureKind, PenstockError, ProtocolError
 from penstock.link import calls as ask
 from penstock.link.commands import COMMANDS, Command
@@ -80,6 +81,7 @@ class Services:
     master: MasterLink | NoMaster
     office: Office
     supervisor: Supervisor
+    throttling: Throttling
 
 
 class TaskCalls:
@@ -156,7 +158,9 @@ class TaskCalls:
 
     def _open_writer(self, request: ask.OpenWriter) -> Answer:
         self._task.owns(request.attempt)
-        return self._services.writers.open(self._task, request)
+        opened = self._services.writers.open(self._task, request)
+        self._services.throttling.settle(self._task)
+        return opened
 
     def _finish_writer(self, request: ask.FinishWriter) -> Answer:
         self._task.take_writer(request.partition).finish(request.ends)
@@ -170,6 +174,7 @@ class TaskCalls:
         task, services = self._task, self._services
         task.owns(request.attempt)
         gate = task.gates[request.port] = GatePort(services.reading, task.to_task, task.holdings, request)
+        services.throttling.settle(task)
         gate.open()
         for descriptor in services.task_registry.updates(request.attempt):
             gate.update(descriptor)

@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from penstock.job.core.deadlines import Deadline
 from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult, TraceEntry
+from penstock.job.core.throttling import Flags
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
 from penstock.job.shell.ended_jobs import EndedJobs
@@ -73,6 +74,7 @@ class JobDriver:
         self.clock = WakingClock()
         self.environments = Environments()
         self.figures = TaskFigures()
+        self.flags = Flags()
         self.histories: list[JobHistory] = []
         """Those who are told the lives of jobs: event logs, a page."""
         self.endings = EndedJobs()
@@ -212,9 +214,15 @@ class JobDriver:
         running = (progress for job in self._core.jobs if (progress := self.progress(job)) is not None)
         return processes_now(self.environments, running, self.figures, self.clock.now())
 
+    def tell_all(self, told: Iterable[commands.Command]) -> None:
+        """Queue these for all environments."""
+        for command in told:
+            self.environments.tell_all(command)
+
     def lose_environment(self, name: str, cause: str) -> None:
         """An environment is gone; known ones only."""
         if self.environments.lose(name):
+            self.tell_all(self.flags.lost(name))
             self.handle(events.EnvironmentLost(name, cause))
 
     def line_broke(self, environment: AttachedEnvironment) -> None:
@@ -368,6 +376,7 @@ class JobDriver:
 
     def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
         self.figures.forget_job(job)
+        self.tell_all(self.flags.ended(job))
         running = self._jobs.pop(job)
         self._ended["failed" if isinstance(outcome, PenstockError) else "finished"] += 1
         for timer in running.timers.values():

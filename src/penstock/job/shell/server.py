@@ -63,6 +63,7 @@ class MasterServer:
             ask.PartitionConsumable: self._partition_consumable,
             ask.TaskFinished: self._task_finished,
             ask.TaskLost: self._task_lost,
+            ask.PutFlag: self._put_flag,
             **dict.fromkeys(ask.UNANSWERED, self._heard),
             ask.OpenResult: self._open_result,
             ask.ReadResult: self._read_result,
@@ -149,7 +150,11 @@ class MasterServer:
     def _attach(self, session: _Session, request: ask.AttachEnvironment) -> Done:
         if self._driver.environments.attach(AttachedEnvironment(request, self._driver.clock.now())):
             self._driver.lose_environment(session.name, "it attached a second time")
-        session.listen(self._driver.environments.get(session.name), request.taken)
+        attached = self._driver.environments.get(session.name)
+        if attached.listener is None and not request.taken:
+            for command in self._driver.flags.attached():
+                attached.commands.put(command)
+        session.listen(attached, request.taken)
         _LOG.info("environment %s attached from %s", session.name, request.host)
         return Done()
 
@@ -190,12 +195,21 @@ class MasterServer:
     async def _task_lost(self, name: str, request: ask.TaskLost) -> Done:
         return self._report(name, request, events.TaskGone(task_of(request.attempt), request.cause))
 
+    async def _put_flag(self, name: str, request: ask.PutFlag) -> Done:
+        if self._is_new(name, request):
+            told = self._driver.flags.put(name, request.job, request.flag, is_raised=request.is_raised)
+            self._driver.tell_all(told)
+        return Done()
+
     def _report(self, name: str, report: ask.Report, event: events.Event) -> Done:
-        """An environment sends a report again where our answer was lost: it counts once."""
-        environment = self._driver.environments.get(name)
-        if report.number == 0 or environment.reports.take(report.number):
+        if self._is_new(name, report):
             self._driver.handle(event)
         return Done()
+
+    def _is_new(self, name: str, report: ask.Report) -> bool:
+        """An environment sends a report again where our answer was lost: it counts once."""
+        environment = self._driver.environments.get(name)
+        return report.number == 0 or environment.reports.take(report.number)
 
     async def _open_result(self, _: str, request: ask.OpenResult) -> ask.ResultOpened:
         return ask.ResultOpened(tuple(await self._results.open(request.result, request.action)))

@@ -49,7 +49,13 @@ class LocalShuffleEnvironment:
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
-        return [SegmentInputGate(self._host, owner, descriptor, verify=self._verify) for descriptor in descriptors]
+        network = self._network
+        return [
+            SegmentInputGate(
+                self._host, owner, each, verify=network.completeness_check, flow_control=network.flow_control
+            )
+            for each in descriptors
+        ]
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release the host's resources of these partitions."""

@@ -57,12 +57,18 @@ class SegmentInputGate:
     """An `InputGate` over the data plane of its host."""
 
     def __init__(
-        self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool = True
+        self,
+        host: TaskHost,
+        owner: OwnerContext,
+        descriptor: InputGateDescriptor,
+        *,
+        verify: bool = True,
+        flow_control: str = "credit",
     ) -> None:
         self.descriptor = descriptor
         self._host = host
         self._memory = host.data_plane().memory
-        self._end = GateEnd(host, owner, descriptor)
+        self._end = GateEnd(host, owner, descriptor, flow_control)
         self._incoming = self._end.incoming
         self._open = len(descriptor.channels)
         """Channels that have not ended."""

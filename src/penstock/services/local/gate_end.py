@@ -24,13 +24,16 @@ _SHIP_AT = 4
 class GateEnd:
     """The port of a gate: made known, and closed."""
 
-    def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
+    def __init__(
+        self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor, flow_control: str
+    ) -> None:
         self.incoming: deque[tuple[int, Item]] = deque()
         """By channel."""
         self._host = host
         self._plane = host.data_plane()
         self._owner = owner
         self._descriptor = descriptor
+        self._flow_control = flow_control
         self._copied: list[int] = []
         """Segments that go back with the next message."""
         self._port = 0
@@ -43,7 +46,7 @@ class GateEnd:
         )
         self._port = self._plane.open_port(port)
         self._lifecycle.move(GateEvent.SET_UP)
-        self._host.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
+        self._host.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels, self._flow_control))
 
     def resume(self, channel: int) -> None:
         """Let a channel that an event blocked at its sender go on."""
