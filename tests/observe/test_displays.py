@@ -25,7 +25,7 @@ def snapshot(job: str, rows: int, seconds: float) -> ProgressSnapshot:
     """A job of two stages."""
     read = ShownVertex("read", 2, 2, rows, 0.25, 10 * rows)
     notes = (Note("held back by", "read", "subtask 1 of 2 is busy 90% of its time, most of it reading"),)
-    return ProgressSnapshot(job, (read, ShownVertex("count", 1, 4, 0)), seconds, job, rows, notes)
+    return ProgressSnapshot(job, (read, ShownVertex("count", 1, 4, 0)), seconds, job, rows, 10 * rows, notes)
 
 
 def test_nothing_without_a_terminal() -> None:
@@ -51,14 +51,14 @@ def test_a_terminal_shows_all_jobs_and_keeps_their_last_frames(monkeypatch: pyte
     display.clear()
     text = stream.getvalue()
     (line,) = re.findall(r"^.*penstock second: .*$", text, re.MULTILINE)
-    assert line.endswith("penstock second: finished after 2.5 s, 5.0k rows read, 50 kB in all stages")
+    assert line.endswith("penstock second: finished after 2.5 s, 5.0k rows read, 50 kB")
     assert "\x1b[?25h" in text
     assert text.endswith("\x1b[2K")
     display.show([snapshot("later", 1, 1)])
     assert "later" in stream.getvalue()
     display.clear()
     display.end(replace(snapshot("later", 1, 1), state="failed"))
-    assert "penstock later: failed after 1.0 s, 1 rows read, 10 B in all stages\n" in stream.getvalue()
+    assert "penstock later: failed after 1.0 s, 1 rows read, 10 B\n" in stream.getvalue()
 
 
 def test_a_notebook_keeps_last_frames_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ STAGES = (
 )
 FIGURES = (["512/512", "50%", "1.2G", "123k", "99", "GB", "98%"], ["1/4", "20", "7.0", "kB"])
 REASON = f"subtask 0 of 2 is busy 98% of its time, most of it in mapInArrow({'f' * 88})"
-JOB = ProgressSnapshot(LONG, STAGES, 3723.4, "j1", 42_000_000, (Note("held back by", LONG, REASON),))
+JOB = ProgressSnapshot(LONG, STAGES, 3723.4, "j1", 42_000_000, 99_000_000_000, (Note("held back by", LONG, REASON),))
 RATES = (123_456.0, None)
 
 
@@ -36,7 +36,7 @@ def test_names_are_cut_before_figures(width: int) -> None:
     assert "subtask 0 of 2 is busy 98% of its time, most of it in mapInArrow(f" in note
     last = last_lines(replace(JOB, state="finished"), width)
     assert max(map(cell_len, last)) <= width
-    assert last[0].endswith(": finished after 1 h 2 min, 42M rows read, 99 GB in all stages")
+    assert last[0].endswith(": finished after 1 h 2 min, 42M rows read, 99 GB")
 
 
 def test_a_narrow_terminal_has_fewer_figures_and_no_halves() -> None:

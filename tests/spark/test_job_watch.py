@@ -188,6 +188,17 @@ def test_a_running_job_names_the_stage_that_holds_it_back() -> None:
         assert all("most of it in f" in note.reason for note in shown.notes)
 
 
+def test_a_stage_that_has_ended_holds_nobody_back() -> None:
+    """It may have taken most of the time so far; of those that run, the one that works most is named."""
+    worked, works = {"seconds": 60.0, "operator.f": 59.0}, {"seconds": 2.0, "operator.g": 1.8, "idle_seconds": 0.1}
+    vertices = (
+        VertexProgress(0, "read", 1, 0, 1, worked, (worked,), (False,)),
+        VertexProgress(1, "count", 1, 1, 0, works, (works,), (True,)),
+    )
+    shown = JobFrames(two_stages()).running(JobProgress("j1", "job", JobState.RUNNING, 62.0, vertices))
+    assert [note.stage for note in shown.notes] == ["count"]
+
+
 def test_a_query_is_shown_while_somebody_waits() -> None:
     """Its frames, and its last one when the wait is over, drawn before the wait returns."""
     display, states = Shown(), [""]

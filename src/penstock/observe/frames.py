@@ -79,9 +79,8 @@ def cut(text: str, width: int) -> str:
 
 
 def _ending(job: ProgressSnapshot) -> str:
-    size = short_bytes(sum(vertex.bytes for vertex in job.vertices))
     state, rows = job.state or "goes on", short_count(job.rows)
-    return f"{state} after {short_time(job.seconds)}, {rows} rows read, {size} in all stages"
+    return f"{state} after {short_time(job.seconds)}, {rows} rows read, {short_bytes(job.bytes)}"
 
 
 def _cut_before(name: str, figures: str, width: int) -> str:

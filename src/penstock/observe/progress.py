@@ -44,8 +44,8 @@ class Note:
 class ProgressSnapshot:
     """A job at one moment, `seconds` after its start.
 
-    `key` tells it from others, `job` is its name for people. `rows` are those that its sources have read. `state`
-    says how it has ended, in a word; empty while it runs, and where it goes on unseen.
+    `key` tells it from others, `job` is its name for people. `rows` and `bytes` are what its sources have read.
+    `state` says how it has ended, in a word; empty while it runs, and where it goes on unseen.
     """
 
     job: str
@@ -53,6 +53,7 @@ class ProgressSnapshot:
     seconds: float
     key: str = ""
     rows: int = 0
+    bytes: int = 0
     notes: tuple[Note, ...] = ()
     state: str = ""
 

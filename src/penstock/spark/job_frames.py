@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.core.bottleneck import Bottleneck, StageLoad
+from penstock.job.core.bottleneck import Bottleneck, StageLoad, holding_back
 from penstock.job.core.loads import JobLoads
 from penstock.job.core.result import JobEnding, JobProgress
 from penstock.job.core.result import VertexProgress as Figures
@@ -30,12 +30,16 @@ class JobFrames:
         self.last: ProgressSnapshot | None = None
 
     def running(self, progress: JobProgress) -> ProgressSnapshot:
-        """The job as it is now, with the stage that has bounded its time so far."""
+        """The job as it is now, with the stage that holds it back: one that has ended holds nobody back any more."""
         if self._loads is None:
             self._loads = JobLoads(sum(item.running for item in progress.vertices))
-        loads, found = self._loads.look(progress, self._clock())
+        loads, bounding = self._loads.look(progress, self._clock())
         frame = snapshot_of(self._graph, progress, {load.id: load for load in loads})
-        self.last = replace(frame, notes=_notes(found, progress.seconds))
+        running = {item.vertex for item in progress.vertices if item.running}
+        found = holding_back([load for load in loads if load.id in running])
+        so_far = bounding if bounding is not None and bounding.stage in running else None
+        notes = (_note(found),) if found is not None else _notes(so_far, progress.seconds)
+        self.last = replace(frame, notes=notes)
         return self.last
 
     def ended(self, ending: JobEnding | None) -> ProgressSnapshot:
@@ -53,8 +57,8 @@ class JobFrames:
             for item, (rows, size) in ((each, _read(result.metrics.get(each.id, {}))) for each in stages)
         )
         notes = _notes(result.bottleneck, result.seconds)
-        rows = rows_of_sources(self._graph, result.metrics)
-        return ProgressSnapshot(result.name, vertices, result.seconds, result.job, rows, notes, state)
+        rows, size = read_by_sources(self._graph, result.metrics)
+        return ProgressSnapshot(result.name, vertices, result.seconds, result.job, rows, size, notes, state)
 
 
 def snapshot_of(
@@ -69,20 +73,24 @@ def snapshot_of(
         busy = load.work if load is not None and load.subtasks and item.running else None
         share = _share(graph, figures, item)
         vertices.append(ShownVertex(item.name, item.running, item.parallelism, rows, share, size, busy))
-    rows = rows_of_sources(graph, {item.vertex: item.metrics for item in progress.vertices})
-    return ProgressSnapshot(progress.title, tuple(vertices), progress.seconds, progress.job, rows)
+    rows, size = read_by_sources(graph, {item.vertex: item.metrics for item in progress.vertices})
+    return ProgressSnapshot(progress.title, tuple(vertices), progress.seconds, progress.job, rows, size)
 
 
-def rows_of_sources(graph: JobGraph, metrics: Mapping[int, Mapping[str, float]]) -> int:
-    """The rows that a job's sources have read."""
-    sources: Iterable[int] = (vertex.id for vertex in graph.vertices if not graph.inputs_of(vertex.id))
-    return int(sum(metrics.get(vertex, {}).get("rows_in", 0.0) for vertex in sources))
+def read_by_sources(graph: JobGraph, metrics: Mapping[int, Mapping[str, float]]) -> tuple[int, int]:
+    """The rows and bytes that a job's sources have read."""
+    read = [_read(metrics.get(vertex.id, {})) for vertex in graph.vertices if not graph.inputs_of(vertex.id)]
+    return sum(rows for rows, _ in read), sum(size for _, size in read)
 
 
 def _notes(found: Bottleneck | None, seconds: float) -> tuple[Note, ...]:
     if found is None or found.busy < _WAITED * seconds:
         return ()
-    return (Note(HELD_BACK, found.name, found.reason),)
+    return (_note(found),)
+
+
+def _note(found: Bottleneck) -> Note:
+    return Note(HELD_BACK, found.name, found.reason)
 
 
 def _read(metrics: Mapping[str, float]) -> tuple[int, int]:

@@ -42,10 +42,7 @@ class QueryFrames:
             )
             for each in progress.vertices
         )
-        sources = [each for each in progress.vertices if not self._graph.inputs_of(each.vertex)]
-        rows = int(sum(each.metrics.get("rows_in", 0.0) for each in sources))
-        notes = tuple(notes_of(self._report))
-        self._last = replace(self._last, vertices=vertices, seconds=progress.seconds, rows=rows, notes=notes)
+        self._keep(vertices, progress.seconds, tuple(notes_of(self._report)))
 
     def end(self, result: JobResult) -> None:
         """It has ended well, with these figures."""
@@ -56,10 +53,14 @@ class QueryFrames:
             )
             for each, told in zip(self._graph.vertices, figures, strict=True)
         )
-        sources = [vertex.id for vertex in self._graph.vertices if not self._graph.inputs_of(vertex.id)]
-        rows = int(sum(result.metrics.get(vertex, {}).get("rows_in", 0.0) for vertex in sources))
         self._report = {}
-        self._last = replace(self._last, vertices=vertices, seconds=result.seconds, rows=rows, notes=())
+        self._keep(vertices, result.seconds, ())
+
+    def _keep(self, vertices: tuple[ShownVertex, ...], seconds: float, notes: tuple[Note, ...]) -> None:
+        pairs = zip(self._graph.vertices, vertices, strict=True)
+        read = [each for vertex, each in pairs if not self._graph.inputs_of(vertex.id)]
+        rows, size = sum(each.rows for each in read), sum(each.bytes for each in read)
+        self._last = replace(self._last, vertices=vertices, seconds=seconds, rows=rows, bytes=size, notes=notes)
 
     def now(self, message: str = "", state: str = "") -> ProgressSnapshot:
         """The last frame: of a query that waits with a message of that, of one that has ended with its state."""
