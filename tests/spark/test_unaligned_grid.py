@@ -39,7 +39,8 @@ def ended(spark: Any) -> Iterator[None]:
 def started(spark: Any, shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> StreamingQuery:
     """The query with numbers of tasks that chance says, and checkpoints as often as it goes."""
     given = {"rowsPerSecond": PER_SECOND, "numPartitions": 1, **({} if rows is None else {"numRows": rows})}
-    sources = [penstock.readStream(spark).format("rate").options(**given).load() for _ in range(shape.sources)]
+    rates = [penstock.readStream(spark).format("rate").options(**given).load() for _ in range(shape.sources)]
+    sources = [rate.uid(f"rate{place}") for place, rate in enumerate(rates)]
     stream = shape.stream(sources, shape.widths(chance, MOST_TASKS))
     options: dict[str, Any] = {"checkpointLocation": str(folder / "checkpoints"), "checkpointInterval": "50ms"}
     if shape.timeout is not None:
