@@ -8,14 +8,14 @@ import asyncio
 import pytest
 
 from penstock.buffer import NetworkBufferPool
-from penstock.environment.partitions.sort_buffers import LEAST, SortBuffer, SortBuffers
+from penstock.environment.partitions.sort_buffers import LEAST, SortBuffers, SortGrant
 from penstock.errors import InsufficientBuffersError, TaskCancelledError
 
 SEGMENT = 256 << 10
 MIB = 1 << 20
 
 
-def reserve(buffers: SortBuffers, wanted: int, *, cancelled: bool = False) -> SortBuffer:
+def reserve(buffers: SortBuffers, wanted: int, *, cancelled: bool = False) -> SortGrant:
     """One writer's buffer."""
     return asyncio.run(buffers.reserve(wanted, "the writer of p", lambda: cancelled))
 
@@ -37,7 +37,7 @@ def test_each_writer_takes_a_share_of_what_is_left() -> None:
     """Twenty writers get less and less, never less than the least, and leave an eighth of all to others."""
     pool = NetworkBufferPool(256)
     buffers = SortBuffers(pool, SEGMENT, patience=0.0)
-    granted: list[SortBuffer] = []
+    granted: list[SortGrant] = []
 
     def reserve_all() -> None:
         while True:

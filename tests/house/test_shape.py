@@ -18,8 +18,6 @@ LINES_PER_FUNCTION_P90 = 30
 LINES_PER_FUNCTION = 80
 CONSTRUCTOR_PARAMETERS = 5
 FORBIDDEN_IN_NAMES = ("Impl", "Default", "Abstract", "Util", "Utils", "NG")
-STILL_TWICE = {"Reading", "SortBuffer"}
-"""Names that two classes of different modules have, from before that was refused. The list only gets shorter."""
 BASES_NOT_COUNTED = {"Protocol", "Exception", "Enum", "IntEnum", "StrEnum", "NamedTuple", "object", "Generic"}
 
 
@@ -76,14 +74,13 @@ def test_constructors_take_few_parameters() -> None:
 
 
 def test_a_class_name_is_used_once() -> None:
-    """A reader of a name knows the class. A name that is used once now may go from the list of those that are not."""
+    """A reader of a name knows the class."""
     modules_of: dict[str, set[str]] = {}
     for module in modules("src"):
         for kind in module.classes():
             modules_of.setdefault(kind.name, set()).add(module.name)
     twice = {name: sorted(found) for name, found in modules_of.items() if len(found) > 1}
-    new = {name: found for name, found in twice.items() if name not in STILL_TWICE}
-    assert not new, "\n".join(f"{name}: {', '.join(found)}" for name, found in new.items())
+    assert not twice, "\n".join(f"{name}: {', '.join(found)}" for name, found in twice.items())
 
 
 def test_inheritance_is_flat() -> None:

@@ -30,7 +30,7 @@ from penstock.environment.partitions.storage import Storage
 from penstock.environment.partitions.stored import StoredPartitions
 from penstock.environment.peers.addresses import DataAddresses
 from penstock.environment.peers.remote import RemoteExchange
-from penstock.environment.ports.inputs import Reading
+from penstock.environment.ports.inputs import GateParts
 from penstock.environment.ports.waiting_supply import WaitingMemory
 from penstock.environment.ports.writers import Writers
 from penstock.environment.reading.file_reads import FileReads
@@ -110,7 +110,7 @@ class Host:
             self.writers,
             self.partitions,
             self.storage,
-            Reading(name, self.partitions, self.turn, self.task_registry.leave, self.remote.open),
+            GateParts(name, self.partitions, self.turn, self.task_registry.leave, self.remote.open),
             self.task_registry,
             self.checkpoint_files,
             self.master,

@@ -41,7 +41,7 @@ from penstock.partition.lifecycle import (
 )
 from penstock.partition.stored_cursor import Log, Logs, ReadClaim, StoredCursor
 from penstock.partition.stored_items import SpillOrder
-from penstock.partition.stored_reading import Reading
+from penstock.partition.stored_reading import StoredReaders
 from penstock.partition.storing import StoredRules, Storing
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.ids import PartitionId
@@ -61,7 +61,7 @@ class StoredPartition(Endings):
         """To be carried out, in this order."""
         self._logs = Logs(partition_id, subpartitions)
         self._storing = Storing(self._logs, rules, self.instructions)
-        self.readers = Reading(partition_id, self._logs, self._storing, self.instructions, keeps=rules.keeps)
+        self.readers = StoredReaders(partition_id, self._logs, self._storing, self.instructions, keeps=rules.keeps)
         """For what each of them gets; they come by `open` and go by `leave`."""
         self._lifecycle = PartitionLifecycle(partition_id)
         self._making = ProducerLifecycle(partition_id)

@@ -44,7 +44,7 @@ from penstock.shuffle.sums import sum_of
 _BY_ITEMS = (CursorState.READING, CursorState.WAITING)
 
 
-class Reading:
+class StoredReaders:
     """The readers of one partition."""
 
     __slots__ = ("_cursors", "_instructions", "_keeps", "_logs", "_partition", "_read", "_storing", "leased")

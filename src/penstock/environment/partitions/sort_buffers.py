@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class SortBuffer:
+class SortGrant:
     """The grant of one writer; `give_back` once."""
 
     bytes: int
@@ -42,7 +42,7 @@ class SortBuffers:
         self._segment = segment_size
         self._patience = patience
 
-    async def reserve(self, wanted: int, owner: str, is_cancelled: Callable[[], bool]) -> SortBuffer:
+    async def reserve(self, wanted: int, owner: str, is_cancelled: Callable[[], bool]) -> SortGrant:
         """Memory for one writer; raises InsufficientBuffersError after the deadline, TaskCancelledError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
@@ -54,7 +54,7 @@ class SortBuffers:
             await asyncio.sleep(_LOOK_SECONDS)
         return buffer
 
-    def _try(self, wanted: int, owner: str) -> SortBuffer | None:
+    def _try(self, wanted: int, owner: str) -> SortGrant | None:
         figures = self._pool.statistics()
         free = figures.total - figures.guaranteed - figures.total // SHARE
         least = -(-LEAST // self._segment)
@@ -62,7 +62,7 @@ class SortBuffers:
             return None
         count = min(max(least, -(-wanted // self._segment)), max(least, free // SHARE))
         reserved = self._pool.reserve_exclusive(count, owner=owner)
-        return SortBuffer(min(wanted, count * self._segment), reserved.lazy_destroy)
+        return SortGrant(min(wanted, count * self._segment), reserved.lazy_destroy)
 
     def _too_little(self, owner: str) -> InsufficientBuffersError:
         figures = self._pool.statistics()

@@ -49,7 +49,7 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GateParts:
     """The parts that all gates of the environment `host` use.
 
     `leave` is told of a gate that closes, `open_remote` opens a channel to another environment.
@@ -65,7 +65,7 @@ class Reading:
 class GatePort:
     """One gate that a task is reading."""
 
-    def __init__(self, reading: Reading, to_task: TaskFrames, holdings: Holdings, request: OpenGate) -> None:
+    def __init__(self, reading: GateParts, to_task: TaskFrames, holdings: Holdings, request: OpenGate) -> None:
         self.port = request.port
         self.attempt = request.attempt
         self.flow_control = request.flow_control

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.partitions.found import Partitions
 from penstock.environment.partitions.storage import Storage
-from penstock.environment.ports.inputs import GatePort, Reading
+from penstock.environment.ports.inputs import GateParts, GatePort
 from penstock.environment.ports.writers import Writers
 from penstock.environment.supervision import Supervisor
 from penstock.environment.tasks.attached import AttachedTask
@@ -75,7 +75,7 @@ class Services:
     writers: Writers
     partitions: Partitions
     storage: Storage
-    reading: Reading
+    reading: GateParts
     task_registry: TaskRegistry
     checkpoint_files: CheckpointFiles
     master: MasterLink | NoMaster
