@@ -71,7 +71,13 @@ COPIES = Section(
     "runs with and without the copy in turns; a function makes all columns anew, so all are copied. A figure is the "
     "share by which the CPU seconds of all processes are more, the median of the turns.",
 )
-SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, COPIES, STREAMING, CHECKPOINTS)
+METRICS = Section(
+    "Metrics",
+    "The same work in turns in two sessions: one with the endpoints of driver and environments, the figures of each "
+    "channel and the event log on, one with none of them. A figure is the share by which the CPU seconds of all "
+    "processes are more, the median of the turns.",
+)
+SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, COPIES, METRICS, STREAMING, CHECKPOINTS)
 """In the order of the page."""
 
 PIPELINED = Row(
@@ -216,6 +222,16 @@ COPY_AGGREGATED = (
         COPIES,
     ),
     Row("aggregation: at most", _INTERVAL, COPIES),
+)
+"""The share, and how much it may be."""
+
+METRICS_EXCHANGE = (
+    Row("metrics: exchange by an integer, pipelined", "The first exchange of this page.", METRICS),
+    Row("metrics: exchange: at most", _INTERVAL, METRICS),
+)
+METRICS_STREAM = (
+    Row("metrics: two sources, two counters", "A streaming count with a checkpoint each second.", METRICS),
+    Row("metrics: counters: at most", _INTERVAL, METRICS),
 )
 """The share, and how much it may be."""
 

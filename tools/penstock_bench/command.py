@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m penstock_bench`: exchange, blocking, hybrid, latency, copies, streaming, checkpoints and all."""
+"""`python -m penstock_bench`: exchange, blocking, hybrid, latency, copies, metrics, streams, checkpoints and all."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from penstock_bench.copies import copy_outcomes
 from penstock_bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock_bench.latency import FLUSH_TIMEOUT, latency_outcomes
 from penstock_bench.measure import Case, Outcome, compare
+from penstock_bench.metrics_cost import metrics_outcomes
 from penstock_bench.pages import check_marks, write_pages
 from penstock_bench.recovery import CLUSTER
 from penstock_bench.rows import write_numbers, write_texts
@@ -95,7 +96,7 @@ def bench_sections(kind: str, options: AllOptions) -> int:
 def _all(options: AllOptions) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
-    for measure in (_hybrids, _latencies, _copies, _streams, _checkpoints):
+    for measure in (_hybrids, _latencies, _copies, _metrics, _streams, _checkpoints):
         outcomes += measure(options)
     return outcomes
 
@@ -130,6 +131,11 @@ def _copies(options: AllOptions) -> list[Outcome]:
         return copy_outcomes(spark, options.scale, options.repeat, say)
 
 
+def _metrics(options: AllOptions) -> list[Outcome]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        return metrics_outcomes(Path(folder), options.scale, options.repeat, say)
+
+
 def _hybrids(options: AllOptions) -> list[Outcome]:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -155,6 +161,7 @@ KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
     "hybrid": _hybrids,
     "latency": _latencies,
     "copies": _copies,
+    "metrics": _metrics,
     "streaming": _streams,
     "checkpoints": _checkpoints,
 }
