@@ -130,8 +130,15 @@ def test_folders_of_a_union_change_places_and_another_one_is_refused(spark: Any,
         run("a", "c", rows=8)
 
 
-def test_memory_table_progress_and_stop(spark: Any) -> None:
-    """A query without an end: its table grows, its progress has PySpark's fields, `stop` commits what was read."""
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_memory_table_progress_and_stop(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A query without an end: its table grows, its progress has PySpark's fields, `stop` commits what was read.
+
+    Its own checkpoints go with it, and nobody is warned of that.
+    """
     rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=500, numPartitions=1).load()
     counts = rate.selectExpr("value % 5 AS k").keyBy("k", numPartitions=1).count()
     writer = counts.writeStream.format("memory").queryName("five").option("checkpointInterval", "300ms")
@@ -142,6 +149,8 @@ def test_memory_table_progress_and_stop(spark: Any) -> None:
     number = query.checkpoint()
     assert number > 0
     query.stop()
+    wait_until("its checkpoints are tidied up", lambda: not any("-checkpoints" in name for name in _threads()), WAIT)
+    assert "could not be tidied up" not in caplog.text
     assert query.exception() is None
     last = query.recentProgress[-1]
     assert {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from types import TracebackType
 
 from penstock.attachment.attachment import Attachment, attach
@@ -20,6 +21,9 @@ JOB = "lab"
 SERVICE = "local"
 SOURCES, SINKS = "sources", "sinks"
 """The two environments."""
+END_SECONDS = 10.0
+"""So long an environment may take to end."""
+_LOOK_SECONDS = 0.02
 
 
 class NoSpark:
@@ -66,7 +70,7 @@ class LabCluster:
 
     def attach(self, name: str) -> Attachment:
         """A new task beside an environment."""
-        return attach(EnvironmentLaunch(self._application, self._secret, self._address, self._conf, name))
+        return attach(self._launch(name))
 
     def descriptor(self, index: int) -> ShuffleDescriptor:
         """The partition with this number, which lies at the sources."""
@@ -83,4 +87,12 @@ class LabCluster:
             attachment.close()
         self._watching.clear()
         self._master.close()
+        folders = [self._launch(name).place().folder for name in (SOURCES, SINKS)]
+        ends = time.monotonic() + END_SECONDS
         sweep()
+        while any(folder.exists() for folder in folders) and time.monotonic() < ends:
+            time.sleep(_LOOK_SECONDS)  # an environment that was interrupted at its start is still ending
+            sweep()
+
+    def _launch(self, name: str) -> EnvironmentLaunch:
+        return EnvironmentLaunch(self._application, self._secret, self._address, self._conf, name)

@@ -166,7 +166,11 @@ def _find(key: str) -> tuple[str, str, Callable[[str], object]]:
 def _validate(settings: Settings) -> None:
     network = settings.network
     checks = [
-        (settings.shuffle.mode in MODES, "shuffle.mode", f"must be one of {', '.join(MODES)}"),
+        (
+            settings.shuffle.mode in MODES,
+            "shuffle.mode:",
+            f"unknown mode {settings.shuffle.mode!r}: use one of {', '.join(MODES)}",
+        ),
         (
             4096 <= network.segment_size <= 64 << 20 and network.segment_size % 4096 == 0,
             "network.segmentSize",

@@ -157,8 +157,14 @@ class _Store:
 
     def close(self) -> None:
         """Do what is still to be done, and end."""
-        self._work.put(self._storage.end)
+        self._work.put(self._end)
         self._work.put(None)
+
+    def _end(self) -> None:
+        try:
+            self._storage.end()
+        except FencedError as error:  # the location went with its query, or the next owner tidies it up
+            _LOG.debug("nothing of the checkpoints of %s is removed at its end: %s", self._job, error)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
