@@ -7,9 +7,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock import readCsv, readJson
+from penstock.api.json_numbers import JsonNumbers
 from penstock.errors import JobError
 from penstock.testing.local_runner import run_local
 
@@ -85,3 +87,16 @@ def test_lists_of_floats_hold_numbers_that_json_lacks_where_no_strings_are(tmp_p
     assert str(rows(readJson(None, tmp_path, "l array<double>"))) == "[([1.0, nan, -inf],)]"
     with pytest.raises(JobError, match="can't be read here"):
         run_local(readJson(None, tmp_path, "l array<double>, s string"))
+
+
+def test_a_text_that_holds_such_a_word_stays_where_only_floats_are_declared(tmp_path: Path) -> None:
+    """A field that the schema does not name may hold a quote and the word behind it, or be called by it."""
+    lines = [
+        r'{"note":"say \"NaN","v":1.5}',
+        r'{"note":"\"-INF\", \"NaN","NaN":"NaN","v": "NaN" }',
+        '{"v":"Infinity"}',
+    ]
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    assert str(rows(readJson(None, tmp_path, "v double"))) == "[(1.5,), (nan,), (inf,)]"
+    text = lines[0].encode()
+    assert JsonNumbers.of(pa.schema([("v", pa.float64())])).bare(text) == text  # so it is read with all others

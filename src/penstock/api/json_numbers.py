@@ -42,7 +42,7 @@ class JsonNumbers:
         if not any(pt.is_floating(kind) for _, kind in leaves):
             return cls(None)
         if not any(pt.is_string(kind) for _, kind in leaves):
-            return cls(re.compile(rb"()" + _THERE.pattern + rb"(?!\s*:)"))
+            return cls(re.compile(rb"([:,\[]\s*)" + _THERE.pattern + rb"(?=\s*[,\]}])"))
         texts = {name for name, kind in leaves if pt.is_string(kind)}
         keys = {name for name, kind in leaves if pt.is_floating(kind) and name is not None} - texts
         names = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in sorted(keys))
