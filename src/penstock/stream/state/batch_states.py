@@ -138,17 +138,33 @@ class BatchListState:
         return found
 
 
-class BatchMapState:
-    """Values by keys of their own, any number for each key."""
+class MapForm:
+    """The columns of a map's keys and values, into which users' rows are brought."""
 
-    def __init__(self, moment: Moment, spec: VariableSpec) -> None:
+    def __init__(self, spec: VariableSpec) -> None:
         assert spec.keys is not None  # noqa: S101 - a map has them
-        self._moment = moment
         self._spec = spec
         self._own = VariableSpec(spec.name, spec.kind, spec.keys)
         self._own_conformer = conformer_of(spec.keys, spec.name)
         self._conformer = conformer_of(spec.schema, spec.name)
         self._copies = copies_for(spec.schema)
+
+    def keys(self, own: Rows, count: int | None) -> pa.RecordBatch:
+        """Keys of entries; raises SchemaError unless there are `count`, where that is said."""
+        return fitting(own, self._own, self._own_conformer, count)
+
+    def values(self, rows: Rows, count: int) -> pa.RecordBatch:
+        """Values of so many entries, in memory of their own; raises SchemaError for another number."""
+        return fitting(rows, self._spec, self._conformer, count, self._copies)
+
+
+class BatchMapState:
+    """Values by keys of their own, any number for each key."""
+
+    def __init__(self, moment: Moment, spec: VariableSpec) -> None:
+        self._moment = moment
+        self._spec = spec
+        self._form = MapForm(spec)
 
     def exists(self, keys: Keys) -> pa.BooleanArray:
         """Tell for each key if it has entries."""
@@ -157,21 +173,21 @@ class BatchMapState:
     def get(self, keys: Keys, groups: Groups, own: Rows) -> pa.RecordBatch:
         """The value of each row of `own`, nulls where there is none; `groups` says the number of each one's key."""
         numbers = numbers_of(groups)
-        entries = fitting(own, self._own, self._own_conformer, len(numbers))
+        entries = self._form.keys(own, len(numbers))
         return self._variable.get(keys.slots[numbers], entries, self._moment.now)[1]
 
     def put(self, keys: Keys, groups: Groups, own: Rows, values: Rows) -> None:
         """Set the value of each row of `own`; of one that is there several times the last counts."""
         numbers = numbers_of(groups)
-        entries = fitting(own, self._own, self._own_conformer, len(numbers))
-        batch = fitting(values, self._spec, self._conformer, len(numbers), self._copies)
+        entries = self._form.keys(own, len(numbers))
+        batch = self._form.values(values, len(numbers))
         if len(numbers):
             self._variable.put(keys.slots[numbers], entries, batch, self._moment.now)
 
     def remove(self, keys: Keys, groups: Groups, own: Rows) -> None:
         """Remove the entry of each row of `own`, where there is one."""
         numbers = numbers_of(groups)
-        entries = fitting(own, self._own, self._own_conformer, len(numbers))
+        entries = self._form.keys(own, len(numbers))
         self._variable.remove(keys.slots[numbers], entries)
 
     def entries(self, keys: Keys) -> OwnedEntries:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import PlanError
-from penstock.stream.state.batch_states import Moment, Rows, conformer_of, copies_for, fitting
+from penstock.stream.state.batch_states import MapForm, Moment, Rows
 from penstock.stream.state.python_values import Value, batch_of, tuples_of
 from penstock.stream.state.variables import MapVariable, VariableSpec
 
@@ -18,31 +18,27 @@ class SharedMap:
     """The map, as batches: written while a processor handles rows of the second stream, and read at any time."""
 
     def __init__(self, moment: Moment, spec: VariableSpec) -> None:
-        assert spec.keys is not None  # noqa: S101 - a map has them
         self._moment = moment
         self._spec = spec
-        self._own = VariableSpec(spec.name, spec.kind, spec.keys)
-        self._own_conformer = conformer_of(spec.keys, spec.name)
-        self._conformer = conformer_of(spec.schema, spec.name)
-        self._copies = copies_for(spec.schema)
+        self._form = MapForm(spec)
 
     def get(self, own: Rows) -> pa.RecordBatch:
         """The value of each row of `own`, nulls where there is none."""
-        keys = fitting(own, self._own, self._own_conformer, None)
+        keys = self._form.keys(own, None)
         return self._variable.get(self._slots(keys.num_rows), keys, self._moment.now)[1]
 
     def put(self, own: Rows, values: Rows) -> None:
         """Set the value of each row of `own`; of one that is there several times the last counts."""
         self._refuse_outside()
-        keys = fitting(own, self._own, self._own_conformer, None)
-        batch = fitting(values, self._spec, self._conformer, keys.num_rows, self._copies)
+        keys = self._form.keys(own, None)
+        batch = self._form.values(values, keys.num_rows)
         if keys.num_rows:
             self._variable.put(self._slots(keys.num_rows), keys, batch, self._moment.now)
 
     def remove(self, own: Rows) -> None:
         """Remove the entry of each row of `own`, where there is one."""
         self._refuse_outside()
-        keys = fitting(own, self._own, self._own_conformer, None)
+        keys = self._form.keys(own, None)
         self._variable.remove(self._slots(keys.num_rows), keys)
 
     def clear(self) -> None:
