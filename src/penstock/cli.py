@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`, `logs`, `lab backpressure`.
+"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`, `logs`, `lab`, `service`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -51,7 +51,17 @@ def parser() -> argparse.ArgumentParser:
     _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
     _add_show(commands.add_parser("show", help="the web page of jobs out of their event logs"))
     _add_lab(commands.add_parser("lab", help="watch what flow control does, on this machine"))
+    _add_service(commands.add_parser("service", help="run a shuffle service of Penstock's own as a process"))
     return top
+
+
+def _add_service(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(title="services", required=True, metavar="NAME")
+    from penstock.external import command
+
+    external = words.add_parser("external", help=command.HELP)
+    command.add_arguments(external)
+    external.set_defaults(run=command.run_service, parser=external)
 
 
 def _add_lab(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from penstock.connection.handshake import Credentials, Handshake, Role, Service
+from penstock.connection.handshake import Handshake, Role, Secrets, Service
 from penstock.connection.opening import HANDSHAKE_SECONDS
 from penstock.connection.transport import Endpoint
 from penstock.connection.unauthenticated import MOST, MOST_OF_ONE, Unauthenticated
@@ -43,7 +43,7 @@ class Door(Generic[E]):
     def __init__(
         self,
         service: Service,
-        credentials: Credentials,
+        credentials: Secrets,
         enter: Callable[[E, str], None],
         settings: DoorSettings = DoorSettings(),
     ) -> None:

@@ -22,7 +22,7 @@ import secrets
 import struct
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
@@ -54,6 +54,8 @@ class Service(Enum):
     """An environment, its partitions to others."""
     MASTER = 3
     """The JobMaster, environments."""
+    EXTERNAL = 4
+    """The host service `external`, the applications of a host and their readers."""
 
 
 class _Step(Enum):
@@ -65,6 +67,20 @@ class _Step(Enum):
 
 class BrokenHandshakeError(AuthenticationError):
     """The peer closed in the middle: it has another secret, or has just ended, or the connection broke."""
+
+
+class Secrets(Protocol):
+    """The name by which an end makes itself known, and the secrets by which it knows others."""
+
+    @property
+    def identity(self) -> str:
+        """This end's name."""
+
+    def secret_of(self, peer: str) -> bytes | None:
+        """The secret that a peer of this identity has to prove; None for one that nobody knows.
+
+        An end that connects asks for the secret of "", before it knows who is there.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,10 @@ class Credentials:
         if len(self.identity.encode()) > MAX_IDENTITY:
             raise ValueError(f"identity {self.identity!r} is longer than {MAX_IDENTITY} bytes")
 
+    def secret_of(self, peer: str) -> bytes:
+        """The one secret, whoever the peer is."""
+        return self.secret
+
 
 class Handshake:
     """One end of one handshake, without its I/O.
@@ -88,11 +108,12 @@ class Handshake:
     raises, it sends what is `outgoing()` still, if the transport takes it at once, and closes.
     """
 
-    def __init__(self, role: Role, service: Service, credentials: Credentials, peer: str) -> None:
+    def __init__(self, role: Role, service: Service, secrets_of_peers: Secrets, peer: str) -> None:
         self._role = role
         self._service = service
-        self._secret = credentials.secret
-        self._identity = credentials.identity.encode()
+        self._secrets = secrets_of_peers
+        self._secret = b""
+        self._identity = secrets_of_peers.identity.encode()
         self.peer = peer
         self._nonces = {role: secrets.token_bytes(NONCE)}
         self._step = _Step.HELLO
@@ -177,12 +198,17 @@ class Handshake:
         if nonce == self._nonces[self._role]:
             raise self._refusal("returned our own nonce")
         self._nonces[_other(self._role)] = nonce
+        if self._role is Role.CLIENT:
+            self._secret = self._secrets.secret_of("") or secrets.token_bytes(MIN_SECRET)
         self._out = self._hello() if self._role is Role.SERVER else self._proof(Role.CLIENT, self._identity)
         self._step = _Step.PROOF
 
     def _on_proof(self, message: bytes) -> None:
         length, padded, mac = _PROOF.unpack(message)
         identity = padded[: min(length, MAX_IDENTITY)]
+        if self._role is Role.SERVER:  # for one that nobody knows the proof fails like any other
+            name = identity.decode(errors="replace")
+            self._secret = self._secrets.secret_of(name) or secrets.token_bytes(MIN_SECRET)
         expected = self._mac(_other(self._role), self._identity, identity)
         if not hmac.compare_digest(mac, expected) or length > MAX_IDENTITY or any(padded[length:]):
             raise self._refusal("could not prove that it knows the application's secret")

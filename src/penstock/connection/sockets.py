@@ -73,9 +73,10 @@ class SocketEndpoint:
         except (BlockingIOError, InterruptedError):
             return 0
 
-    def send_descriptor(self, data: bytes, descriptor: int) -> None:
-        """Send this whole, with a copy of a descriptor: over a Unix socket on which nothing waits."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))]
+    def send_descriptor(self, data: bytes, *descriptors: int) -> None:
+        """Send this whole, with copies of descriptors: over a Unix socket on which nothing waits."""
+        packed = struct.pack(f"{len(descriptors)}i", *descriptors)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
         if self._socket.sendmsg([data], rights) != len(data):
             raise BrokenPipeError("it takes nothing")
 

@@ -145,6 +145,10 @@ class NoStorageError(StorageError):
     failure = FailureKind.NO_STORAGE
 
 
+class QuotaError(PenstockError):
+    """An application may not keep as much as it wants to."""
+
+
 class OutsideError(PenstockError):
     """A source, a sink or the checkpoint location of a query failed: its disk, its mount, its network.
 

@@ -10,6 +10,8 @@ Rules:
 - `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
   says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is
   reached are waited out for some seconds (`patience`). Then they are one clear error, and the space is given back.
+- A file that somebody else has made is written to by its descriptor, and stays his: there is nothing to publish, and
+  nothing is removed.
 - No fsync. A partition outlives its task, not its host's crash: after one it is produced again, and should a torn
   file be left behind, its checksums say so.
 """
@@ -18,8 +20,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError, StorageError
@@ -40,21 +42,29 @@ class FileOptions:
     """The options for writing a blocking partition.
 
     `compression` is `none`, `lz4` or `zstd`; a sort-merge writer appends a region when it holds `sort_buffer` bytes;
-    `reserve` bytes stay free on the file system.
+    `reserve` bytes stay free on the file system. `opened` are descriptors of files, by their names, that somebody
+    else has made for this partition; those of others are made in its folder.
     """
 
     compression: str = "none"
     sort_buffer: int = 32 << 20
     reserve: int = 0
+    opened: Mapping[str, int] = field(default_factory=dict)
 
 
 class FileOutput:
     """One file that is being written. Life: any number of `append`, then `seal` and `publish`, or `abort`."""
 
-    __slots__ = ("_fd", "_partition", "_reserve", "_temporary", "_unseen", "path", "size", "writes")
+    __slots__ = ("_fd", "_is_lent", "_partition", "_reserve", "_temporary", "_unseen", "path", "size", "writes")
 
     def __init__(
-        self, path: Path, partition: PartitionId, reserve: int = 0, *, is_read_meanwhile: bool = False
+        self,
+        path: Path,
+        partition: PartitionId,
+        reserve: int = 0,
+        opened: int = -1,
+        *,
+        is_read_meanwhile: bool = False,
     ) -> None:
         self.path = path
         self.size = 0
@@ -63,7 +73,10 @@ class FileOutput:
         self._partition = partition
         self._reserve = reserve
         self._unseen = 0
-        self._fd = -1
+        self._fd = opened
+        self._is_lent = opened >= 0
+        if self._is_lent:
+            return
         temporary = path if is_read_meanwhile else path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             self._fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -144,6 +157,8 @@ class FileOutput:
     def publish(self) -> None:
         """Seal the file and give it its own name."""
         self.seal()
+        if self._is_lent:
+            return
         if self._temporary is None:
             raise ValueError(f"the file {self.path} is finished or given up")
         try:

@@ -38,7 +38,7 @@ class HashWriter:
         self._schema = schema
         self._payloads = PayloadFormat(schema, options.compression)
         header = FileHeader(partition, subpartitions, is_whole=True)
-        self._files = WholeFiles(folder, header, subpartitions, options.reserve)
+        self._files = WholeFiles(folder, header, subpartitions, options)
 
     @property
     def holds_batches(self) -> bool:

@@ -69,12 +69,12 @@ def pack_extents(extents: Iterable[Extent]) -> bytes:
     return b"".join([ENTRY.pack(number, length, offset, checksum) for number, offset, length, checksum in extents])
 
 
-def write_index(folder: Path, header: FileHeader, lists: Iterable[bytes], reserve: int = 0) -> int:
+def write_index(folder: Path, header: FileHeader, lists: Iterable[bytes], reserve: int = 0, opened: int = -1) -> int:
     """Write the index of these lists, one for each subpartition; returns its bytes.
 
-    PenstockError where it can't be stored.
+    `opened` is its descriptor where somebody else has made the file. PenstockError where it can't be stored.
     """
-    output = FileOutput(folder / INDEX_NAME, header.partition, reserve)
+    output = FileOutput(folder / INDEX_NAME, header.partition, reserve, opened)
     start = pack_header(INDEX_MAGIC, header)
     parts = [start]
     position = len(start)

@@ -59,7 +59,7 @@ class SortMergeWriter:
         self._buffer = SortBuffer(options.sort_buffer)
         fixed = FixedPayloads.of(schema) if options.compression == "none" else None
         self._rows = None if fixed is None else RegionRows(fixed, options.sort_buffer)
-        self._files = WholeFiles(folder, FileHeader(partition, subpartitions, is_whole=True), 1, options.reserve)
+        self._files = WholeFiles(folder, FileHeader(partition, subpartitions, is_whole=True), 1, options)
 
     @property
     def is_open(self) -> bool:

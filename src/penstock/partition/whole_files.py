@@ -21,9 +21,9 @@ from pathlib import Path
 
 import xxhash
 
-from penstock.partition.extents import BROADCAST, EXTENT_BYTES, Extent, data_name
+from penstock.partition.extents import BROADCAST, EXTENT_BYTES, INDEX_NAME, Extent, data_name
 from penstock.partition.file_header import DATA_MAGIC, FileHeader, pack_header
-from penstock.partition.file_output import FileOutput
+from penstock.partition.file_output import FileOptions, FileOutput
 from penstock.partition.index import ExtentLists, write_index
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.sums import Sums, sum_of
@@ -101,12 +101,12 @@ class WholeFile:
 class WholeFiles:
     """`files` data files of one partition, their extents, and what each subpartition holds."""
 
-    __slots__ = ("_all", "_each", "_files", "_folder", "_header", "_index_size", "_lists", "_reserve")
+    __slots__ = ("_all", "_each", "_files", "_folder", "_header", "_index_size", "_lists", "_options")
 
-    def __init__(self, folder: Path, header: FileHeader, files: int, reserve: int) -> None:
+    def __init__(self, folder: Path, header: FileHeader, files: int, options: FileOptions) -> None:
         self._folder = folder
         self._header = header
-        self._reserve = reserve
+        self._options = options
         self._files: list[WholeFile] = []
         self._lists = ExtentLists(header.subpartitions)
         self._each = [Sums() for _ in range(header.subpartitions)]
@@ -115,8 +115,9 @@ class WholeFiles:
         start = pack_header(DATA_MAGIC, header)
         try:
             for number in range(files):
-                path = folder / data_name(number)
-                file = FileOutput(path, header.partition, reserve, is_read_meanwhile=True)
+                name = data_name(number)
+                opened = options.opened.get(name, -1)
+                file = FileOutput(folder / name, header.partition, options.reserve, opened, is_read_meanwhile=True)
                 file.append([start])  # a file that can't take it removes itself
                 self._files.append(WholeFile(file, number, self._note))
         except BaseException:
@@ -159,7 +160,9 @@ class WholeFiles:
                 each.close_extent()
                 each.flush()
                 each.file.seal()
-            self._index_size = write_index(self._folder, self._header, self._lists, self._reserve)
+            options = self._options
+            opened = options.opened.get(INDEX_NAME, -1)
+            self._index_size = write_index(self._folder, self._header, self._lists, options.reserve, opened)
         except BaseException:
             self.abort()
             raise

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The applications that a host service knows, and what each of them has there. Pure.
+
+Rules:
+
+- An application has an account: its partitions, the bytes that it uses, and the time at which it was last heard of.
+  Nothing is shared between two accounts, and no request sees another account than that of its connection.
+- Room is granted before it is written to: what is granted to writers counts as used, so writers at the same time
+  can't go over the quota together. A commit gives back what was not needed.
+- An application nobody has been heard of for `lease` seconds, with no connection, is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.errors import QuotaError
+from penstock.external.keys import ApplicationKey
+from penstock.external.requests import KeptState
+from penstock.shuffle import PartitionId
+
+GRANT_BYTES = 64 << 20
+"""A writer asks for room in steps of so many bytes."""
+
+
+@dataclass(slots=True)
+class KeptPartition:
+    """A partition at the service: its number, and the folder of its files as long as it has any."""
+
+    number: int
+    partition: PartitionId
+    subpartitions: int
+    state: KeptState
+    folder: str = ""
+    bytes: int = 0
+    """The bytes in its files, or granted to them while it is written."""
+    cause: str = ""
+
+
+@dataclass(slots=True)
+class Account:
+    """One application: who it is, and the user that its tasks run as."""
+
+    key: ApplicationKey
+    user: int
+    seen: float = 0.0
+    connections: int = 0
+    used: int = 0
+    """The bytes in its files, and those that are granted to writers."""
+    partitions: dict[PartitionId, KeptPartition] = field(default_factory=dict)
+    numbers: dict[int, KeptPartition] = field(default_factory=dict)
+
+    def add(self, kept: KeptPartition) -> None:
+        """A partition has come."""
+        self.partitions[kept.partition] = kept
+        self.numbers[kept.number] = kept
+        self.used += kept.bytes
+
+    def remove(self, kept: KeptPartition) -> None:
+        """A partition is gone, and nothing more is said of it."""
+        del self.partitions[kept.partition]
+        del self.numbers[kept.number]
+        self.used -= kept.bytes
+
+    def settle(self, kept: KeptPartition, size: int) -> None:
+        """A partition has so many bytes from now on."""
+        self.used += size - kept.bytes
+        kept.bytes = size
+
+    def of_job(self, job: str) -> list[KeptPartition]:
+        """Its partitions of a job."""
+        return [each for each in self.numbers.values() if each.partition.job == job]
+
+    def grant(self, kept: KeptPartition, wanted: int, quota: int) -> None:
+        """Let a partition have so many bytes; QuotaError where that is more than the application may have."""
+        others = self.used - kept.bytes
+        if quota and others + wanted > quota:
+            raise QuotaError(
+                f"partition {kept.partition} needs {wanted:,} bytes, and the application {self.key.title} has"
+                f" {others:,} of the {quota:,} that this host's shuffle service lets it have: release persisted"
+                " streams, use fewer or smaller exchanges in blocking mode at a time, or ask for a larger --quota"
+            )
+        self.settle(kept, max(kept.bytes, wanted))
+
+
+class KnownApplications:
+    """All applications, by the names that their keys give them."""
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._accounts: dict[str, Account] = {}
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(list(self._accounts.values()))
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def add(self, account: Account) -> None:
+        """An application has come."""
+        self._accounts[account.key.name] = account
+
+    def remove(self, account: Account) -> None:
+        """An application is over."""
+        self._accounts.pop(account.key.name, None)
+
+    def find(self, name: str) -> Account | None:
+        """The application of this name."""
+        return self._accounts.get(name)
+
+    def expired(self, now: float) -> list[Account]:
+        """Those that nobody has heard of for too long."""
+        return [each for each in self if not each.connections and now - each.seen > self._lease]

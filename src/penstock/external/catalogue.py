@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index of a host service on disk: applications, and what they have committed. SQLite, written by one process.
+
+Rules: a row is there before readers are told of its partition, so what was committed is there after `kill -9`.
+After a loss of power the newest rows may be missing, as files may: then partitions are made again. A database of
+another version is refused.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import StorageError
+from penstock.external.accounts import Account, KeptPartition
+from penstock.external.keys import ApplicationKey
+from penstock.external.requests import KeptState
+from penstock.shuffle import DatasetId, PartitionId
+
+_VERSION = 1
+_TABLES = """
+create table applications (name text primary key, title text, key blob, user integer) without rowid;
+create table partitions (
+    number integer primary key autoincrement, application text, dataset text, place integer, attempt integer,
+    subpartitions integer, state text, folder text, bytes integer, cause text
+);
+create unique index identities on partitions (application, dataset, place, attempt);
+"""
+
+
+class Catalogue:
+    """The database at `path`. StorageError where it can't be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.touch(mode=0o600)  # it holds keys
+            self._base = sqlite3.connect(path, isolation_level=None)
+            self._base.execute("pragma journal_mode = wal")
+            self._base.execute("pragma synchronous = normal")
+            (version,) = self._base.execute("pragma user_version").fetchone()
+            if not version:
+                self._base.executescript(f"begin; {_TABLES} pragma user_version = {_VERSION}; commit;")
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+        if version not in (0, _VERSION):
+            raise StorageError(
+                f"{path} is of version {version}, this Penstock writes version {_VERSION}: start that one, or remove"
+                " the folder with all that it keeps"
+            )
+
+    def accounts(self) -> Iterator[Account]:
+        """The applications, with their partitions."""
+        for name, title, key, user in self._run("select name, title, key, user from applications").fetchall():
+            account = Account(ApplicationKey(title, key), user)
+            rows = self._run(
+                "select number, dataset, place, attempt, subpartitions, state, folder, bytes, cause from partitions"
+                " where application = ? order by number",
+                name,
+            )
+            for number, dataset, place, attempt, subpartitions, state, folder, size, cause in rows:
+                identity = PartitionId(DatasetId.of(dataset), place, attempt)
+                account.add(KeptPartition(number, identity, subpartitions, KeptState(state), folder, size, cause))
+            yield account
+
+    def add_application(self, account: Account) -> None:
+        """An application has come."""
+        key = account.key
+        self._run("insert into applications values (?, ?, ?, ?)", key.name, key.title, key.key, account.user)
+
+    def remove_application(self, account: Account) -> None:
+        """An application is over, with all that it has."""
+        self._run("delete from partitions where application = ?", account.key.name)
+        self._run("delete from applications where name = ?", account.key.name)
+
+    def add(self, account: Account, partition: PartitionId, subpartitions: int) -> int:
+        """A partition is being written; its number, which no other one ever has."""
+        found = self._run(
+            "insert into partitions"
+            " (application, dataset, place, attempt, subpartitions, state, folder, bytes, cause)"
+            " values (?, ?, ?, ?, ?, ?, '', 0, '')",
+            account.key.name,
+            str(partition.dataset),
+            partition.index,
+            partition.attempt,
+            subpartitions,
+            KeptState.WRITING.value,
+        )
+        assert found.lastrowid is not None  # noqa: S101 - an insert
+        return found.lastrowid
+
+    def write(self, kept: KeptPartition) -> None:
+        """A partition is in another state."""
+        self._run(
+            "update partitions set state = ?, folder = ?, bytes = ?, cause = ? where number = ?",
+            kept.state.value,
+            kept.folder,
+            kept.bytes,
+            kept.cause,
+            kept.number,
+        )
+
+    def remove(self, kept: KeptPartition) -> None:
+        """Nothing more is said of a partition."""
+        self._run("delete from partitions where number = ?", kept.number)
+
+    def close(self) -> None:
+        """Close it; idempotent."""
+        self._base.close()
+
+    def _run(self, text: str, *values: object) -> sqlite3.Cursor:
+        try:
+            return self._base.execute(text, values)
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error | OSError) -> StorageError:
+        return StorageError(
+            f"the index of this host's shuffle service, {self._path}, can't be used: {error}. See that its disk has"
+            " room and is sound"
+        )

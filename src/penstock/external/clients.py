@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection of an application to the host service: questions in, answers and bytes out.
+
+Rules: over the Unix socket the kernel says which user it is; the first word says which application, within ten
+seconds. Over the port the handshake has proved it. A partition whose writer's connection ends before it is committed
+has failed. A connection asks `MOST_AT_ONCE` things at a time, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.connection.frame_connection import FrameConnection
+from penstock.connection.frames import HEADER, FrameReader, OutgoingFrame
+from penstock.connection.sockets import SocketEndpoint
+from penstock.connection.transport import Endpoint
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
+from penstock.external.accounts import Account
+from penstock.external.chunk_memory import ChunkMemory
+from penstock.external.keeper import Keeper
+from penstock.external.requests import (
+    CHUNK,
+    CHUNK_BYTES,
+    CHUNK_HEAD,
+    FETCH,
+    FETCH_BODY,
+    REQUESTS,
+    BeginPartition,
+    BegunPartition,
+    CommitPartition,
+    EndApplication,
+    FindRange,
+    ForgetJob,
+    GiveUpPartition,
+    GrowPartition,
+    HeldPartitions,
+    Introduce,
+    Introduced,
+    ListHeld,
+    PartitionRoom,
+    ReleaseKept,
+)
+from penstock.link.control import error_message
+from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
+from penstock.link.wire import Done, from_wire, to_wire
+
+MOST_AT_ONCE = 256
+_CAPACITY = 16 << 10
+_METHODS = {request.METHOD: request for request in REQUESTS}
+_PEER = struct.Struct("3i")
+
+Message = tuple[int, memoryview]
+
+
+class ClientSession:
+    """The core of one connection, and the tasks that answer it."""
+
+    def __init__(self, keeper: Keeper, endpoint: Endpoint, account: Account | None, memory: MemoryOf) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self.decoder = FrameReader(_CAPACITY)
+        self.account = account
+        self.bytes_given = 0
+        self._keeper = keeper
+        self._endpoint = endpoint
+        self._memory = memory
+        self._out: deque[OutgoingFrame] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._writing: set[int] = set()
+        if account is not None:
+            account.connections += 1
+
+    def receive(self, message: Message) -> None:
+        """Begin to answer a question."""
+        kind, body = message
+        if len(self._under_way) >= MOST_AT_ONCE:
+            raise ProtocolError(f"more than {MOST_AT_ONCE} questions came at once")
+        try:
+            if kind == FETCH and self.account is not None:
+                fetch = FETCH_BODY.unpack(body)
+                self._begin(self._fetched(self.account, *fetch), fetch[0])
+            elif kind == LinkFrameType.CALL:
+                number, method, plain, _ = read_call(body)
+                request = from_wire(_METHODS[method], plain)
+                self._begin(self._answered(number, request), number)
+            else:
+                raise ProtocolError(f"a frame of type {kind} is not expected here")
+        except FRAME_ERRORS as error:
+            raise ProtocolError(f"a frame of type {kind} could not be read: {error!r}") from error
+
+    def next_frame(self) -> OutgoingFrame | None:
+        """The next frame to send."""
+        return self._out.popleft() if self._out else None
+
+    def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
+        """Nothing: who has asked hears of the end."""
+        return None
+
+    def connection_lost(self, error: BaseException | None = None) -> None:
+        """Give up what it was writing, and what is under way."""
+        for task in list(self._under_way):
+            task.cancel()
+        out, self._out = self._out, deque()
+        for frame in out:
+            if frame.recycle is not None:
+                frame.recycle()
+        account = self.account
+        if account is None:
+            return
+        account.connections -= 1
+        account.seen = time.monotonic()
+        for number in self._writing:
+            self._keeper.give_up(account, number, "its writer has gone before it was complete")
+
+    def _begin(self, answering: Any, number: int) -> None:
+        task = asyncio.create_task(self._guarded(answering, number))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _guarded(self, answering: Any, number: int) -> None:
+        try:
+            await answering
+        except PenstockError as error:
+            self._send(reply_frame(number, error_message(error)))
+        if self.account is not None:
+            self.account.seen = time.monotonic()
+
+    def _send(self, data: bytes) -> None:
+        self._out.append(OutgoingFrame((data,), len(data)))
+        self.wake()
+
+    async def _fetched(self, account: Account, call: int, number: int, offset: int, length: int) -> None:
+        if not 0 < length <= CHUNK_BYTES:
+            raise ProtocolError(f"{length} bytes were asked for at once: {CHUNK_BYTES} is the limit")
+        memory = self._memory(account)
+        buffer = await memory.take()
+        try:
+            await self._keeper.read(account, number, offset, buffer[:length])
+        except BaseException:
+            memory.give_back(buffer)
+            raise
+        head = HEADER.pack(HEADER.size + CHUNK_HEAD.size + length, CHUNK, 0) + CHUNK_HEAD.pack(call)
+        frame = OutgoingFrame((head, buffer[:length]), len(head) + length, lambda: memory.give_back(buffer))
+        self._out.append(frame)
+        self.bytes_given += length
+        self.wake()
+
+    async def _answered(self, number: int, request: Any) -> None:
+        if isinstance(request, Introduce):
+            self._send(reply_frame(number, to_wire(self._introduce(request))))
+            return
+        account = self.account
+        if account is None:
+            raise AuthenticationError("the first word must say which application this is")
+        if isinstance(request, BeginPartition):
+            self._begin_partition(account, number, request)
+            return
+        self._send(reply_frame(number, to_wire(await self._asked(account, request))))
+
+    def _introduce(self, request: Introduce) -> Introduced:
+        endpoint = self._endpoint
+        if self.account is not None or not isinstance(endpoint, SocketEndpoint):
+            raise ProtocolError("an application introduces itself once, over the service's Unix socket")
+        self.account = self._keeper.introduce(request.title, request.key, user_of(endpoint.connected))
+        self.account.connections += 1
+        return Introduced(self._keeper.folders.reserve)
+
+    def _begin_partition(self, account: Account, call: int, request: BeginPartition) -> None:
+        """The answer goes out at once: its descriptors need a socket on which nothing waits."""
+        endpoint = self._endpoint
+        if not isinstance(endpoint, SocketEndpoint) or endpoint.connected.family != socket.AF_UNIX:
+            raise ProtocolError("partitions are written over the service's Unix socket: their files are descriptors")
+        begun = self._keeper.begin(account, request.partition, request.subpartitions)
+        kept = begun.kept
+        self._writing.add(kept.number)
+        try:
+            endpoint.send_descriptor(
+                reply_frame(call, to_wire(BegunPartition(kept.number, kept.bytes))), begun.data, begun.index
+            )
+        except OSError as error:
+            raise EnvironmentLostError(f"the writer of {kept.partition} has gone: {error}") from error
+        finally:
+            begun.close()
+
+    async def _asked(self, account: Account, request: Any) -> object:
+        keeper = self._keeper
+        match request:
+            case FindRange():
+                return await keeper.find(account, request)
+            case GrowPartition(number, size):
+                return PartitionRoom(keeper.grow(account, number, size))
+            case CommitPartition(number):
+                await keeper.commit(account, request)
+                self._writing.discard(number)
+            case GiveUpPartition(number, cause):
+                keeper.give_up(account, number, cause)
+                self._writing.discard(number)
+            case ReleaseKept(partitions):
+                keeper.release(account, partitions)
+            case ForgetJob(job):
+                keeper.forget_job(account, job)
+            case ListHeld():
+                return HeldPartitions(keeper.held(account))
+            case EndApplication():
+                keeper.end(account)
+        return Done()
+
+
+MemoryOf = Callable[[Account], ChunkMemory]
+
+
+def user_of(connected: socket.socket) -> int:
+    """The user at the other end of a Unix socket, as the kernel says; ProtocolError of another socket."""
+    if connected.family != socket.AF_UNIX:
+        raise ProtocolError("an application introduces itself over the service's Unix socket")
+    _, user, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(user)
+
+
+Served = FrameConnection[Message]

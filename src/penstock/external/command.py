@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock service external`: its arguments, and the process that they start."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from penstock.external.options import PORT, HostServiceOptions
+from penstock.settings.values import parse_seconds, parse_size
+
+HELP = "keep blocking partitions and results on this host, longer than executors live"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    folders = "where files lie, on a disk of its own each; the first one has the index"
+    parser.add_argument("--dir", action="append", required=True, metavar="FOLDER", help=folders)
+    parser.add_argument("--host", default="0.0.0.0", help="the address to listen at (all)")  # noqa: S104
+    parser.add_argument("--port", type=int, default=PORT, help=f"where readers come to ({PORT})")
+    parser.add_argument("--socket", default="", metavar="PATH", help="where tasks come to (service.sock in --dir)")
+    parser.add_argument("--quota", default="0", metavar="SIZE", help="what one application may keep (0: no limit)")
+    parser.add_argument("--reserve", default="1g", metavar="SIZE", help="what stays free on each disk (1g)")
+    lease = "an application nobody has heard of for so long is over (30m)"
+    parser.add_argument("--lease", default="30m", metavar="TIME", help=lease)
+    parser.add_argument("--memory", default="64m", metavar="SIZE", help="for bytes on their way, of each application")
+
+
+def run_service(options: argparse.Namespace) -> int:
+    """Serve until a signal comes; the exit code."""
+    try:
+        quota, reserve, memory = (parse_size(text) for text in (options.quota, options.reserve, options.memory))
+        lease = parse_seconds(options.lease)
+    except ValueError as error:
+        options.parser.error(f"a size or time is not valid: it takes {error}")
+    wanted = HostServiceOptions(
+        tuple(Path(each).absolute() for each in options.dir),
+        options.host,
+        options.port,
+        Path(options.socket).absolute() if options.socket else None,
+        quota,
+        reserve,
+        lease,
+        memory,
+    )
+    import asyncio
+    import logging
+
+    from penstock.external.process import serve
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(serve(wanted))
+    return 0

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that the host service does for its applications: accounts, catalogue and folders, joined.
+
+Rules: an application's request finds its own partitions and no others. Files are looked at in threads, a few for each
+disk, so that a slow one holds up its own readers only. A row is written before the answer is given. Partitions
+that were being written when the service ended have failed; their files are swept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.errors import (
+    AuthenticationError,
+    PartitionError,
+    PartitionReleasedError,
+    PenstockError,
+    ProtocolError,
+    StaleError,
+)
+from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, KnownApplications
+from penstock.external.catalogue import Catalogue
+from penstock.external.folders import ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
+from penstock.external.keys import KEY_BYTES, ApplicationKey
+from penstock.external.requests import CommitPartition, FindRange, FoundRange, KeptState, pack_kept
+from penstock.partition.file_input import FileOrigin
+from penstock.shuffle import PartitionId
+
+log = logging.getLogger("penstock.external")
+
+T = TypeVar("T")
+_THREADS = 4
+_GONE = (KeptState.FAILED, KeptState.RELEASED)
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperPolicy:
+    """The limits of an application: bytes in files (0: no limit), and seconds without a word."""
+
+    quota: int
+    lease: float
+    host: str = ""
+    """The name of this host, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunFiles:
+    """The files of a partition that is to be written, as descriptors, which the caller closes."""
+
+    kept: KeptPartition
+    data: int
+    index: int
+
+    def close(self) -> None:
+        """Close this process's copies."""
+        for descriptor in (self.data, self.index):
+            os.close(descriptor)
+
+
+class Keeper:
+    """All that this host's service keeps, and the secrets of its applications (`connection.handshake.Secrets`)."""
+
+    identity = "external"
+
+    def __init__(self, catalogue: Catalogue, folders: ServiceFolders, policy: KeeperPolicy) -> None:
+        self.accounts = KnownApplications(policy.lease)
+        self.folders = folders
+        self._catalogue = catalogue
+        self._policy = policy
+        self._pools = {str(root): ThreadPoolExecutor(_THREADS, f"disk {root}") for root in folders.roots}
+        self._removals: set[asyncio.Future[None]] = set()
+        self._load()
+
+    def introduce(self, title: str, key: bytes, user: int) -> Account:
+        """The application with this key, whose task runs as this user; AuthenticationError for another user's."""
+        if len(key) != KEY_BYTES or len(title) > 1000:
+            raise ProtocolError("this is no key of an application")
+        known = ApplicationKey(title, key)
+        account = self.accounts.find(known.name)
+        if account is None:
+            account = Account(known, user)
+            self._catalogue.add_application(account)
+            self.accounts.add(account)
+        if account.user != user or not hmac.compare_digest(account.key.key, key):
+            raise AuthenticationError(
+                f"the application {title} is known at this host's shuffle service as one of user {account.user}, and"
+                f" this task runs as user {user}: run all tasks of an application as one user"
+            )
+        account.seen = time.monotonic()
+        return account
+
+    def secret_of(self, peer: str) -> bytes | None:
+        """The key of the application of this name."""
+        account = self.accounts.find(peer)
+        return None if account is None else account.key.key
+
+    def begin(self, account: Account, partition: PartitionId, subpartitions: int) -> BegunFiles:
+        """Make the files of a partition. QuotaError, StorageError; StaleError for one that has begun before."""
+        if partition in account.partitions:
+            raise StaleError(f"partition {partition} was written, or given up, before")
+        kept = KeptPartition(0, partition, subpartitions, KeptState.WRITING)
+        account.grant(kept, GRANT_BYTES, self._policy.quota)
+        account.settle(kept, 0)
+        folder, data, index = self.folders.make()
+        try:
+            self.folders.ensure_room(folder, 0)
+            kept.folder = folder
+            kept.number = self._catalogue.add(account, partition, subpartitions)
+        except BaseException:
+            for descriptor in (data, index):
+                os.close(descriptor)
+            remove(folder)
+            raise
+        account.add(kept)
+        account.grant(kept, GRANT_BYTES, self._policy.quota)
+        return BegunFiles(kept, data, index)
+
+    def grow(self, account: Account, number: int, wanted: int) -> int:
+        """Let a partition have so many bytes, and the next step of room; errors as of `begin`."""
+        kept = self._writing(account, number)
+        room = -(-wanted // GRANT_BYTES) * GRANT_BYTES
+        try:
+            self.folders.ensure_room(kept.folder, wanted - kept.bytes)
+            account.grant(kept, room, self._policy.quota)
+        except PenstockError as error:
+            self.give_up(account, number, str(error))
+            raise
+        return room
+
+    async def commit(self, account: Account, request: CommitPartition) -> None:
+        """Take a partition over: its files are complete."""
+        kept = self._writing(account, request.number)
+        if len(request.ends) != kept.subpartitions:
+            raise ProtocolError(f"{kept.partition} has {kept.subpartitions} subpartitions, not {len(request.ends)}")
+
+        def settled() -> int:
+            write_ends(kept.folder, request.ends)
+            return size_of(kept.folder)
+
+        try:
+            size = await self._at_disk(kept, settled)
+            if kept.state is not KeptState.WRITING:
+                raise PartitionReleasedError(f"partition {kept.partition} was released while it was written")
+            account.grant(kept, size, self._policy.quota)
+        except (PenstockError, OSError) as error:
+            self.give_up(account, kept.number, str(error))
+            raise
+        account.settle(kept, size)
+        self._move(kept, KeptState.THERE)
+
+    def give_up(self, account: Account, number: int, cause: str) -> None:
+        """A producer has failed; no matter where its partition is released already."""
+        kept = account.numbers.get(number)
+        if kept is not None and kept.state is KeptState.WRITING:
+            self._drop(account, kept, KeptState.FAILED, cause[:2000])
+
+    async def find(self, account: Account, request: FindRange) -> FoundRange:
+        """Find a range, or say why it is not there."""
+        kept = account.partitions.get(request.partition)
+        if kept is None:
+            return FoundRange(KeptState.ABSENT)
+        if kept.state is not KeptState.THERE:
+            return FoundRange(kept.state, cause=kept.cause)
+        if request.first < 0 or request.count < 1 or request.first + request.count > kept.subpartitions:
+            raise PartitionError(
+                f"{request.partition}: subpartitions {request.first} to {request.first + request.count - 1} were"
+                f" asked for, it has 0 to {kept.subpartitions - 1}"
+            )
+        origin, folder = self._origin(kept), kept.folder
+        try:
+            extents, end = await self._at_disk(kept, lambda: find_range(folder, request.first, request.count, origin))
+        except PenstockError:
+            if kept.state in _GONE:
+                return FoundRange(kept.state, cause=kept.cause)
+            raise
+        return FoundRange(KeptState.THERE, kept.number, pack_kept(extents), end)
+
+    async def read(self, account: Account, number: int, offset: int, target: memoryview) -> None:
+        """Fill the target out of a partition's data file."""
+        kept = account.numbers.get(number)
+        if kept is None or kept.state is not KeptState.THERE:
+            raise PartitionReleasedError(f"partition number {number} was released while it was read")
+        origin, folder = self._origin(kept), kept.folder
+        try:
+            await self._at_disk(kept, lambda: read_chunk(folder, target, offset, origin))
+        except PenstockError as error:
+            if kept.state in _GONE:
+                raise PartitionReleasedError(f"{origin} was released while it was read") from error
+            raise
+
+    def release(self, account: Account, partitions: Iterable[PartitionId]) -> None:
+        """Remove partitions; what was not there is released as well, and readers hear so."""
+        for partition in partitions:
+            kept = account.partitions.get(partition)
+            if kept is not None and kept.state not in _GONE:
+                self._drop(account, kept, KeptState.RELEASED, "")
+
+    def forget_job(self, account: Account, job: str) -> None:
+        """Say nothing more of a job's partitions that have no files."""
+        for kept in account.of_job(job):
+            if kept.state in _GONE:
+                self._catalogue.remove(kept)
+                account.remove(kept)
+
+    def held(self, account: Account) -> tuple[PartitionId, ...]:
+        """The application's partitions with files."""
+        return tuple(each.partition for each in account.numbers.values() if each.folder)
+
+    def end(self, account: Account) -> None:
+        """An application is over: all of it goes."""
+        self._catalogue.remove_application(account)
+        self.accounts.remove(account)
+        for kept in account.numbers.values():
+            kept.state, folder, kept.folder = KeptState.RELEASED, kept.folder, ""
+            self._remove(folder)
+
+    def expire(self, now: float) -> None:
+        """End the applications that nobody has heard of for too long."""
+        for account in self.accounts.expired(now):
+            log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, self._policy.lease)
+            self.end(account)
+
+    async def close(self) -> None:
+        """Wait for what is being removed, and close the catalogue."""
+        if self._removals:
+            await asyncio.wait(self._removals)
+        for pool in self._pools.values():
+            pool.shutdown()
+        self._catalogue.close()
+
+    def _load(self) -> None:
+        now = time.monotonic()
+        known = set()
+        for account in self._catalogue.accounts():
+            account.seen = now
+            self.accounts.add(account)
+            for kept in account.numbers.values():
+                if kept.state is KeptState.WRITING:
+                    kept.cause = "this host's shuffle service ended while it was written"
+                    self._move(kept, KeptState.FAILED)
+                known.add(kept.folder)
+        swept = self.folders.sweep(known)
+        held = sum(len(self.held(account)) for account in self.accounts)
+        log.info("%d applications, %d partitions, %d unfinished ones swept", len(self.accounts), held, swept)
+
+    def _writing(self, account: Account, number: int) -> KeptPartition:
+        kept = account.numbers.get(number)
+        if kept is None or kept.state is not KeptState.WRITING:
+            raise StaleError(f"partition number {number} is not being written")
+        return kept
+
+    def _origin(self, kept: KeptPartition) -> FileOrigin:
+        return FileOrigin(kept.partition, self._policy.host)
+
+    def _drop(self, account: Account, kept: KeptPartition, state: KeptState, cause: str) -> None:
+        folder, kept.folder, kept.cause = kept.folder, "", cause
+        account.settle(kept, 0)
+        self._move(kept, state)
+        self._remove(folder)
+
+    def _move(self, kept: KeptPartition, state: KeptState) -> None:
+        kept.state = state
+        self._catalogue.write(kept)
+
+    def _remove(self, folder: str) -> None:
+        if folder:
+            future = asyncio.get_running_loop().run_in_executor(self._pool(folder), remove, folder)
+            self._removals.add(future)
+            future.add_done_callback(self._removals.discard)
+
+    async def _at_disk(self, kept: KeptPartition, action: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool(kept.folder), action)
+
+    def _pool(self, folder: str) -> ThreadPoolExecutor:
+        for root, pool in self._pools.items():
+            if Path(folder).is_relative_to(root):
+                return pool
+        with suppress(StopIteration):  # of a disk that this service is not given any more
+            return next(iter(self._pools.values()))
+        raise ProtocolError("a service without folders")

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a host service, and what its clients assume where nobody says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PORT = 7447
+"""The port, unless another one is set, on either side."""
+SOCKET_NAME = "service.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class HostServiceOptions:
+    """The options of one service. Sizes in bytes, times in seconds.
+
+    Files lie in `folders`, the index in the first. `quota` and `memory` are of each application, `reserve` of each
+    file system; 0 is no quota.
+    """
+
+    folders: tuple[Path, ...]
+    host: str = "0.0.0.0"  # noqa: S104 - readers of all hosts come here, and prove who they are
+    port: int = PORT
+    at: Path | None = None
+    """The Unix socket, if it is not in the first folder."""
+    quota: int = 0
+    reserve: int = 1 << 30
+    lease: float = 1800.0
+    memory: int = 64 << 20
+
+    @property
+    def socket_path(self) -> Path:
+        """The path of the Unix socket."""
+        return self.at or self.folders[0] / SOCKET_NAME

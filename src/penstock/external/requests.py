@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of the host service: what is asked of it, each question with its answer, and how bytes are fetched.
+
+| who | by | asks |
+|---|---|---|
+| a task that writes | the service's Unix socket | `Introduce` first, then `BeginPartition` to `CommitPartition` |
+| a task that reads, the driver | its port, after the handshake | `FindRange` and FETCH, releases, `RenewLease` |
+
+Calls and replies are the frames of `penstock.link.frames`; a FETCH is answered with a CHUNK, or a reply that is an
+error. The answer to BeginPartition has two descriptors with it: of the data file and of the index, which the task
+writes. Every request is about partitions of the application whose connection it is, and finds no other.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from penstock.link.wire import Done
+from penstock.shuffle import EndOfPartition, PartitionId
+from penstock.shuffle.requests import Request
+
+FETCH, CHUNK = 40, 41
+"""Types of frames beside those of the link."""
+FETCH_BODY = struct.Struct("<IQQI")
+"""Call, number of the partition, offset in its data file, bytes."""
+CHUNK_HEAD = struct.Struct("<I")
+"""Call; the bytes follow."""
+CHUNK_BYTES = 4 << 20
+"""The most that one FETCH asks for."""
+_EXTENT = struct.Struct("<QQQQ")
+
+
+class KeptState(StrEnum):
+    """The states of a partition at the service."""
+
+    ABSENT = "absent"
+    WRITING = "writing"
+    THERE = "there"
+    FAILED = "failed"
+    RELEASED = "released"
+
+
+class KeptExtent(NamedTuple):
+    """An extent of the data file, its xxh3_64, and the times that its rows are meant."""
+
+    offset: int
+    length: int
+    checksum: int
+    times: int
+
+
+def pack_kept(extents: list[KeptExtent]) -> bytes:
+    """Extents as they travel."""
+    return b"".join([_EXTENT.pack(*extent) for extent in extents])
+
+
+def read_kept(data: bytes) -> Iterator[KeptExtent]:
+    """Inverse of `pack_kept`; raises struct.error."""
+    return map(KeptExtent._make, _EXTENT.iter_unpack(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """The service knows the application. So many bytes stay free on its disks."""
+
+    reserve: int
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce(Request[Introduced]):
+    """The first word over the Unix socket: which application this is. AuthenticationError for another user's."""
+
+    title: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BegunPartition:
+    """The partition's number, and the bytes that it may have for the time being. Two descriptors come with it."""
+
+    number: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPartition(Request[BegunPartition]):
+    """Make the files of a partition. QuotaError or NoStorageError where there is no room."""
+
+    partition: PartitionId
+    subpartitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRoom:
+    """The bytes that a partition may have."""
+
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrowPartition(Request[PartitionRoom]):
+    """A partition that is being written needs room for so many bytes in all. Errors as of BeginPartition."""
+
+    number: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPartition(Request[Done]):
+    """Its files are complete: from now on it is the service's, and there for readers."""
+
+    number: int
+    ends: tuple[EndOfPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpPartition(Request[Done]):
+    """Its producer has failed: the files go, and readers hear the cause."""
+
+    number: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRange:
+    """The place of a range's rows: number of the partition, extents in order (`pack_kept`), and the sums."""
+
+    state: KeptState
+    number: int = 0
+    extents: bytes = b""
+    end: EndOfPartition | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FindRange(Request[FoundRange]):
+    """Find so many subpartitions of a partition. IncompleteDataError, PartitionLostError as of its index."""
+
+    partition: PartitionId
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseKept(Request[Done]):
+    """Remove partitions; readers hear that they were released, until their job is over."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetJob(Request[Done]):
+    """A job is over: nothing is said of its released and failed partitions any more."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPartitions:
+    """Partitions whose files are there."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListHeld(Request[HeldPartitions]):
+    """List the application's partitions here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease(Request[Done]):
+    """The application is there still."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndApplication(Request[Done]):
+    """The application is over: all of it goes."""
+
+
+REQUESTS: tuple[type[Request[object]], ...] = (
+    Introduce,
+    BeginPartition,
+    GrowPartition,
+    CommitPartition,
+    GiveUpPartition,
+    FindRange,
+    ReleaseKept,
+    ForgetJob,
+    ListHeld,
+    RenewLease,
+    EndApplication,
+)  # type: ignore[assignment]
