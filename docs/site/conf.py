@@ -42,7 +42,16 @@ python_use_unqualified_type_names = True
 
 PAGES = {
     "To begin": ("tutorial", "from-pyspark", "sessions", "examples"),
-    "To use": ("api", "site/reference", "datasets", "streaming", "event-time", "state", "checkpoints"),
+    "To use": (
+        "api",
+        "site/reference",
+        "datasets",
+        "streaming",
+        "structured-streaming",
+        "event-time",
+        "state",
+        "checkpoints",
+    ),
     "To run": ("settings", "clusters", "spark-ess", "web-page", "metrics", "benchmarks", "testing"),
     "To understand": (
         "architecture",

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED
 from penstock.api.streaming.progress import ProgressReports, timestamp
-from penstock.api.streaming.query import StreamingQueries
+from penstock.api.streaming.queries import StreamingQueries
 from penstock.testing import DEADLINE, wait_until
 from query_reports import look, planned
 

@@ -73,6 +73,12 @@ def into(path: Path, location: str) -> None:
     refuse_one_folder(stream.branches if not location else rate().branches, SINKS["parquet"](request)[0], location)
 
 
+class Endless:
+    """A source that knows nothing of what is there."""
+
+    name, schema, splits, open = "endless", pa.schema([("value", pa.int64())]), lambda self: 1, None
+
+
 MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]] = {
     # a stream without an end taken for a DataFrame
     "collect": (lambda p: rate().collect(), PlanError, "collect needs all rows", "stream.writeStream.format("),
@@ -194,11 +200,50 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         ".load() gives the stream",
     ),
     # sinks
-    "a trigger": (
-        lambda p: writer().trigger(processingTime="5 seconds"),
-        AttributeError,
-        "writeStream has no 'trigger'",
-        ".option('checkpointInterval', '5s')",
+    "two triggers": (
+        lambda p: writer().trigger(processingTime="5 seconds", availableNow=True),
+        PlanError,
+        "takes one trigger (PySpark's ONLY_ALLOW_SINGLE_TRIGGER), not processingTime, availableNow",
+        "say processingTime='10 seconds' or availableNow=True",
+    ),
+    "no trigger": (lambda p: writer().trigger(), PlanError, "takes one trigger", ", not none"),
+    "a trigger that is not on": (
+        lambda p: writer().trigger(availableNow=False),
+        PlanError,
+        "trigger(availableNow=False)",
+        "availableNow=True, or another trigger",
+    ),
+    "a trigger of no interval": (
+        lambda p: writer().trigger(processingTime=" "),
+        PlanError,
+        "trigger(processingTime=' ')",
+        "such as processingTime='10 seconds'",
+    ),
+    "a negative trigger": (
+        lambda p: writer().trigger(continuous="-1 second"),
+        PlanError,
+        "trigger(continuous='-1 second')",
+        "must not be negative",
+    ),
+    "two intervals": (
+        lambda p: (
+            writer().trigger(processingTime="5 seconds").option("checkpointinterval", "1s").format("noop").start()
+        ),
+        SettingError,
+        "trigger(processingTime='5 seconds') and option('checkpointInterval', ...)",
+        "leave one out",
+    ),
+    "all of what never ends": (
+        lambda p: writer().trigger(availableNow=True).format("noop").start(),
+        PlanError,
+        "makes rows up as long as it is read",
+        "availableNow needs numRows",
+    ),
+    "all of what can't tell": (
+        lambda p: reader().format(Endless()).load().writeStream.trigger(availableNow=True).format("noop").start(),
+        PlanError,
+        "endless can't tell what is available now",
+        "available_now()",
     ),
     "a function for each batch": (
         lambda p: writer().foreachBatch(lambda frame, number: None),

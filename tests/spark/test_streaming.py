@@ -82,15 +82,16 @@ def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest
     """Its sources end, its last checkpoint is complete, its sink has all rows, and the handle says so."""
     ears = Ears()
     penstock.streams(spark).addListener(ears)
+    penstock.streams(spark).resetTerminated()
     query = started(numbers(spark, 2_000, 1_000), tmp_path)
     assert query in penstock.streams(spark).active
     assert query.isActive
     with pytest.raises(AttributeError, match=r"has no 'processAllAvailable': write \.checkpoint\(\)"):
         query.processAllAvailable()
-    with pytest.raises(AttributeError, match=r"has no 'awaitAnyTermination': wait for each"):
-        penstock.streams(spark).awaitAnyTermination()
+    assert penstock.streams(spark).awaitAnyTermination(0.01) is False
     query.explain()
     assert "pipelined_bounded" in capsys.readouterr().out
+    assert penstock.streams(spark).awaitAnyTermination(WAIT) is True
     assert query.awaitTermination(WAIT) is True
     assert query.exception() is None
     assert lost_and_doubled(tmp_path, 2_000) == (0, 0)

@@ -15,11 +15,11 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -41,6 +41,7 @@ from penstock.graph import (
 )
 from penstock.graph.restoring import beginning_of, parts_in_front
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
+from penstock.job.core.checkpoints.available_now import AvailableNow
 from penstock.job.query_storage import QueryStorage
 from penstock.record import PartitionerSpec
 from penstock.settings import Settings
@@ -64,23 +65,11 @@ from penstock.testing import MemoryShuffleService
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock.testing.memory_service import MemoryShuffleEnvironment
-from penstock_torture.local_host import LocalHost, LocalHostStore
+from penstock_torture.local_host import LocalHost
+from penstock_torture.task_line import Said, Task, TaskLine
 
 JOIN_SECONDS = 60.0
 _numbers = itertools.count()
-
-Task = tuple[int, int]
-"""Vertex and subtask."""
-
-
-class Said(NamedTuple):
-    """The word of a task: `acknowledged`, `declined`, `data ended`, `finished` or `failed`."""
-
-    attempt: int
-    task: Task
-    word: str
-    checkpoint: int = 0
-    value: Any = None
 
 
 def linear_graph(
@@ -97,48 +86,6 @@ def linear_graph(
             edge = JobEdge(number, number - 1, number, spec, before, PartitionKind.PIPELINED_BOUNDED, "memory")
             edges.append(edge)
     return JobGraph("query", tuple(vertices), tuple(edges))
-
-
-class _Line:
-    """A task's line: what it says goes to the driver's queue."""
-
-    def __init__(self, inner: MemoryMailbox, said: queue.SimpleQueue[Said], attempt: int, task: Task) -> None:
-        self._inner = inner
-        self._said = said
-        self._who = (attempt, task)
-        self.metrics: Mapping[str, float] = {}
-        self.figures: dict[int, Mapping[str, float]] = {}
-        """The figures of each checkpoint, by its number."""
-        self.host: LocalHostStore | None = None
-
-    def act(self, action: Action) -> None:
-        self._inner.act(action)
-
-    def wait(self, seconds: float | None) -> None:
-        self._inner.wait(seconds)
-
-    def take_actions(self) -> list[Action]:
-        return self._inner.take_actions()
-
-    def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
-        if self.host is not None:
-            self.host.settled(checkpoint)
-        self.stored(checkpoint, handle, figures)
-
-    def stored(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
-        self.figures[checkpoint] = dict(figures)
-        self._said.put(Said(*self._who, "acknowledged", checkpoint, handle))
-
-    def decline(self, checkpoint: int, cause: str) -> None:
-        if self.host is not None:
-            self.host.settled(checkpoint)
-        self._said.put(Said(*self._who, "declined", checkpoint, cause))
-
-    def data_ended(self) -> None:
-        self._said.put(Said(*self._who, "data ended"))
-
-    def report(self, metrics: Mapping[str, float]) -> None:
-        self.metrics = metrics
 
 
 @dataclass
@@ -160,14 +107,17 @@ class LocalQuery:
     continuous: bool = False
     ends_fenced: bool = False
     """True if it ends, as with a real driver, when another one has taken the location over."""
+    available_now: bool = False
+    """True if it stops when its sources have given what was there."""
 
     def __post_init__(self) -> None:
         vertices = tuple(replace(vertex, uid=uid_of(vertex)) for vertex in self.graph.vertices)
         self.graph = replace(self.graph, vertices=vertices)
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
-        self.lines: dict[Task, _Line] = {}
+        self.lines: dict[Task, TaskLine] = {}
         self.attempt = -1
         self._is_stopping = False
+        self._available = AvailableNow()
         self.completed: list[int] = []
         self.declined: list[str] = []
         self.abandoned: list[str] = []
@@ -250,8 +200,10 @@ class LocalQuery:
                 rescale_by_function=self.rescale_by_function,
                 logs_in_flight=self.continuous,
                 behind=self._coordinator.latest_begun,
+                available_now=self.available_now,
             )
             self._start_task(vertex, subtask, streaming)
+        self._available.begun(task for task in self._tasks if self._is_source(task) and task not in self.finished)
         if self._storage is not None:
             self._carry_out(self._coordinator.running(self._tasks, time.monotonic(), self.finished))
         if self._is_stopping:
@@ -269,6 +221,9 @@ class LocalQuery:
     @property
     def _widths(self) -> dict[str, int]:
         return {uid_of(vertex): vertex.parallelism for vertex in self.graph.vertices}
+
+    def _is_source(self, task: Task) -> bool:
+        return not self.graph.inputs_of(task[0])
 
     def _uid(self, vertex: int) -> str:
         return uid_of(self.graph.vertex(vertex))
@@ -294,6 +249,10 @@ class LocalQuery:
 
     def stop(self) -> None:
         """Tell all sources to stop, in each attempt from now on."""
+        self._available.stopped()
+        self._begin_to_stop()
+
+    def _begin_to_stop(self) -> None:
         self._is_stopping = True
         self._carry_out(self._coordinator.stopping(time.monotonic()))
         self._act(StopSource(), self._tasks)
@@ -339,6 +298,9 @@ class LocalQuery:
             self.failures.append(said.value)
             self._end_attempt()
             self._carry_out(coordinator.interrupted("a task failed", now))
+            if self._available.interrupted():
+                self._is_stopping = False
+                coordinator.going_on()
             if self._storage is not None and self.continuous:
                 with suppress(OSError, CheckpointError):
                     self._storage.discard_logs(coordinator.skip())
@@ -346,6 +308,11 @@ class LocalQuery:
         elif said.word == "finished":
             self.finished.add(said.task)
             self._carry_out(coordinator.task_finished(said.task, now))
+        elif (
+            said.word == "data ended" and self.available_now and not self._is_stopping and self._is_source(said.task)
+        ):
+            if self._available.caught_up(said.task):
+                self._begin_to_stop()
         elif said.word == "data ended":
             self._carry_out(coordinator.data_ended(said.task, now))
         elif said.word == "acknowledged":
@@ -455,7 +422,7 @@ class LocalQuery:
         context = ShuffleEnvironmentContext(self._job, b"", self.settings, host)
         environment = self._service.create_shuffle_environment(context)
         self._attached[task] = host, environment
-        line = self.lines[task] = _Line(MemoryMailbox(host), self.said, self.attempt, task)
+        line = self.lines[task] = TaskLine(MemoryMailbox(host), self.said, self.attempt, task)
         if self._host is not None:
             line.host = self._host.store(attempt, line.stored)
         parts = (plan, line, streaming, environment)
@@ -464,7 +431,7 @@ class LocalQuery:
         thread.start()
 
     def _run_task(
-        self, plan: SubtaskPlan, line: _Line, streaming: StreamTaskPlan, environment: MemoryShuffleEnvironment
+        self, plan: SubtaskPlan, line: TaskLine, streaming: StreamTaskPlan, environment: MemoryShuffleEnvironment
     ) -> None:
         attempt = plan.deployment.attempt
         who = (attempt.attempt, (attempt.vertex, attempt.subtask))

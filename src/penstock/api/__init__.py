@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from penstock.api.readers import readCsv, readDelta, readIceberg, readJson, readParquet, readText
     from penstock.api.session_start import preloading
     from penstock.api.stream import Stream
-    from penstock.api.streaming.query import StreamingQuery, streams
+    from penstock.api.streaming.queries import streams
+    from penstock.api.streaming.query import StreamingQuery
     from penstock.api.streaming.reader import readStream
     from penstock.api.web import performanceReport, webPage
     from penstock.api.windows import session_window, window
@@ -55,7 +56,8 @@ _MODULES = {
     "readers": ("readCsv", "readDelta", "readIceberg", "readJson", "readParquet", "readText"),
     "session_start": ("preloading",),
     "stream": ("Stream",),
-    "streaming.query": ("StreamingQuery", "streams"),
+    "streaming.queries": ("streams",),
+    "streaming.query": ("StreamingQuery",),
     "streaming.reader": ("readStream",),
     "web": ("performanceReport", "webPage"),
     "windows": ("session_window", "window"),

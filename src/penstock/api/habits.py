@@ -84,8 +84,6 @@ INSTEAD_OF_READER: dict[str, str] = {
 }
 """By the name that PySpark's DataStreamReader has for it, or that is one step too early."""
 INSTEAD_OF_WRITER: dict[str, str] = {
-    "trigger": "rows flow as they come and appear with a checkpoint: .option('checkpointInterval', '5s') says how "
-    "often; files that are there, and no more, are readStream's option bounded",
     "foreach": _FUNCTION + "or write a sink of your own: .format(sink)",
     "foreachBatch": _FUNCTION + "or write a sink of your own: .format(sink)",
     "partitionBy": "a query writes into one folder: key the rows before, or write a sink of your own: .format(sink)",
@@ -106,8 +104,7 @@ INSTEAD_OF_QUERY: dict[str, str] = {
 }
 """By the name that PySpark's StreamingQuery has for it, or that is one step too late."""
 INSTEAD_OF_QUERIES: dict[str, str] = {
-    "awaitAnyTermination": "wait for each: for query in penstock.streams(spark).active: query.awaitTermination()",
-    "resetTerminated": "it has the queries that run, and forgets those that have ended",
+    "listListeners": "keep the listeners that you add",
 }
 """By the name that PySpark's StreamingQueryManager has for it."""
 

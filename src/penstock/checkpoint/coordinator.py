@@ -182,6 +182,10 @@ class CheckpointCoordinator:
         self._schedule.stop()
         return self._advance(now)
 
+    def going_on(self) -> None:
+        """The query does not stop after all: the next attempt takes checkpoints as before."""
+        self._schedule.go_on()
+
     # --- triggers
 
     def asked(self, call: int, now: float) -> list[do.Decision]:

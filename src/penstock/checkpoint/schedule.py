@@ -57,6 +57,10 @@ class Schedule:
         """None is due any more."""
         self._is_stopping, self._due = True, None
 
+    def go_on(self) -> None:
+        """Those after the next begin are due again."""
+        self._is_stopping = False
+
     def ended(self, now: float) -> None:
         """A checkpoint is complete, or was given up."""
         self._ended = now

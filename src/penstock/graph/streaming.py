@@ -31,7 +31,8 @@ class StreamingOptions:
     overtake rows, once a checkpoint has been aligned for `aligned_timeout`, and `persist_in_flight` says when these
     rows are written (AT_CHECKPOINT or CONTINUOUS); `recover_without_in_flight` drops the
     rows in flight of the checkpoint that the query begins with; `rescale_by_function` lets a user's function deal
-    them out to another number of tasks. At a location without checkpoints the query begins with `savepoint`.
+    them out to another number of tasks. At a location without checkpoints the query begins with `savepoint`. With
+    `available_now` it stops by itself when its sources have given what was there at their beginning.
     """
 
     query: str
@@ -52,6 +53,7 @@ class StreamingOptions:
     rescale_by_function: bool = False
     persist_in_flight: str = AT_CHECKPOINT
     savepoint: str = ""
+    available_now: bool = False
 
     @property
     def logs_in_flight(self) -> bool:

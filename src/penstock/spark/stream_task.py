@@ -42,4 +42,5 @@ def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> Stream
         rescale_by_function=streaming.rescale_by_function,
         logs_in_flight=streaming.logs_in_flight,
         behind=told.behind,
+        available_now=streaming.available_now,
     )

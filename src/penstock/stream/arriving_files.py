@@ -19,7 +19,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -51,13 +51,21 @@ _LOG = logging.getLogger("penstock.stream")
 
 @dataclass(frozen=True, slots=True)
 class FilesSource:
-    """The files of a folder; with `is_bounded` those that are there at the start, and then the source has ended."""
+    """The files of a folder; with `is_bounded` those that are there at the start, and then the source has ended.
+
+    `is_available_now`: the readers of a run end after the files that their first look finds; a later run looks again.
+    """
 
     filesystem: pafs.FileSystem
     folder: str
     format: FileFormat
     is_bounded: bool = False
     listing_seconds: float = LISTING_SECONDS
+    is_available_now: bool = False
+
+    def available_now(self) -> FilesSource:
+        """Up to the files that are there as a reader is opened."""
+        return replace(self, is_available_now=True)
 
     @property
     def name(self) -> str:
@@ -123,6 +131,8 @@ class _Looking:
     """When the next one does; None: none has been."""
     began: float | None = None
     """When the one under way did."""
+    has_looked: bool = False
+    """True if one has ended."""
 
 
 class _Sizes:
@@ -162,9 +172,8 @@ class FilesReader:
 
     @property
     def is_ended(self) -> bool:
-        """True if all files of a bounded source were read."""
-        progress = self._progress
-        return self._source.is_bounded and progress.is_listed and not (progress.begun or progress.waiting)
+        """True if all files were read that a bounded source, or one of what is available, has to read."""
+        return not self._looks_again and not (self._progress.begun or self._progress.waiting)
 
     @property
     def wake_at(self) -> float | None:
@@ -291,6 +300,8 @@ class FilesReader:
 
     @property
     def _looks_again(self) -> bool:
+        if self._source.is_available_now and self._looking.has_looked:
+            return False
         return not (self._source.is_bounded and self._progress.is_listed)
 
     def _begin_look(self) -> bool:
@@ -324,7 +335,7 @@ class FilesReader:
         self._refuse_old(found)
         self._progress.looked(found.known, found.new)
         self._sizes.add({name: found.sizes[name] for name in found.new if name in found.sizes})
-        self._progress.is_listed = True
+        self._progress.is_listed = looking.has_looked = True
         return True
 
     def _refuse_old(self, found: Look) -> None:

@@ -11,6 +11,9 @@ Rules
   channels have ended. Without checkpoints it ends as soon as its channels have.
 - A task whose snapshot holds rows in flight does not end before it is known what became of that checkpoint: one
   that ends counts as finished, and its rows would be nobody's.
+- In a query that takes what is available and stops, a source that has given that is not at the end of its data: its
+  task says once that it has caught up, in the same words as one whose data has ended, and goes on as before until it
+  is told to stop.
 - A task that had finished in the restored checkpoint has no data from the beginning, and goes without a checkpoint.
 """
 
@@ -35,6 +38,11 @@ class StopReading:
 
 
 @dataclass(frozen=True, slots=True)
+class SayCaughtUp:
+    """Say that the source has given all that is to be read in this run."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndData:
     """No more rows come: end the operators, pass EndOfData on, say that all is processed."""
 
@@ -53,7 +61,7 @@ class Finish:
     """End all outputs; the task is done."""
 
 
-Decision = Resume | Snapshot | Abort | StopReading | EndData | Commit | Finish
+Decision = Resume | Snapshot | Abort | StopReading | SayCaughtUp | EndData | Commit | Finish
 
 
 class Conversation:
@@ -66,9 +74,15 @@ class Conversation:
         exactly_once: bool = True,
         with_checkpoints: bool = True,
         settles_all: bool = False,
+        available_now: bool = False,
     ) -> None:
-        """`settles_all`: any snapshot may hold rows in flight, not just one whose barrier overtakes them."""
+        """`settles_all`: any snapshot may hold rows in flight, not just one whose barrier overtakes them.
+
+        `available_now`: the source's end is the end of what is read in this run, and not that of the data.
+        """
         self._settles_all = settles_all
+        self._waits_for_stop = available_now
+        self._has_caught_up = False
         numbers = range(channels)
         self._barriers: UnalignedBarriers | CountedBarriers = (
             UnalignedBarriers(numbers) if exactly_once else CountedBarriers(numbers)
@@ -137,8 +151,13 @@ class Conversation:
         return [StopReading(), *self._end_data(stopped=True)]
 
     def source_ended(self) -> list[Decision]:
-        """The source gives no more rows."""
-        return self._end_data(stopped=False) if self._has_data else []
+        """The source gives no more rows. It may be said again, and then means nothing."""
+        if not self._has_data or self._has_caught_up:
+            return []
+        if self._waits_for_stop:
+            self._has_caught_up = True
+            return [SayCaughtUp()]
+        return self._end_data(stopped=False)
 
     def check(self) -> None:
         """The invariants of this core; raises AssertionError."""

@@ -28,7 +28,15 @@ from penstock.shuffle.events import EndOfData, Event, TaskEvent
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, WRITING
 from penstock.shuffle.streaming import Mailbox
 from penstock.stream.chain import Chain, Chunk
-from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
+from penstock.stream.conversation import (
+    Commit,
+    Conversation,
+    Decision,
+    EndData,
+    Finish,
+    SayCaughtUp,
+    StopReading,
+)
 from penstock.stream.event_time import EventTime
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.key_sample import FrequentKeys
@@ -179,12 +187,16 @@ class StreamLoop:
             moments.append(self._event_time.due_at)
         if self._is_ready and self._conversation.has_data and (wait := self._chain.wake_in) is not None:
             moments.append(now + wait)
-        if self._source is not None and self._is_ready and self._conversation.has_data:
+        if self._source is not None and self._is_reading(self._source):
             wake = self._source.wake_at
             moments.append(wake if wake is not None and wake > now else now + ASK_SECONDS)
         if not self._persisting.has_room:
             moments.append(now + ASK_SECONDS)
         return max(0.0, min(moments) - now)
+
+    def _is_reading(self, source: SourceReader) -> bool:
+        """True if it may be asked; one that is at its end has no more to say."""
+        return self._is_ready and self._conversation.has_data and not source.is_ended
 
     @property
     def _is_ready(self) -> bool:
@@ -292,10 +304,9 @@ class StreamLoop:
         if batch is not None and batch.num_rows:
             self._step([batch], began)
             return True
-        if not source.is_ended:
-            return False
-        self._decided(self._conversation.source_ended())
-        return True
+        decisions = self._conversation.source_ended() if source.is_ended else []
+        self._decided(decisions)
+        return bool(decisions)
 
     def _step(self, batches: list[pa.RecordBatch], began: _Moment) -> None:
         """Push these through the chain into the outputs."""
@@ -331,6 +342,8 @@ class StreamLoop:
             if isinstance(decision, Commit):
                 self._chain.completed(decision.checkpoint)
                 self._persisting.completed(decision.checkpoint)
+            elif isinstance(decision, SayCaughtUp):
+                self._mailbox.data_ended()
             elif not isinstance(decision, StopReading):
                 self._due.append(decision)
 

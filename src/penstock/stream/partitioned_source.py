@@ -74,6 +74,11 @@ class PartitionedSource:
     rows: PartitionedRows
     poll_seconds: float = POLL_SECONDS
     names: tuple[str, ...] = ()
+    is_available_now: bool = False
+
+    def available_now(self) -> PartitionedSource:
+        """Up to where each partition has nothing for the first time."""
+        return replace(self, is_available_now=True)
 
     def pinned(self) -> PartitionedSource:
         """With the partitions that there are now."""
@@ -139,12 +144,14 @@ class PartitionedReader:
         self._positions = positions
         self._conformer = Conformer(source.schema, source.name)
         self._copies = Copies()
+        self._caught_up: list[_Partition] = []
+        """Those that have given what is available, where no more is asked for in this run."""
         self._open = [_Partition(name, source.rows, position) for name, position in positions.items()]
         self._ask_at: float | None = None
 
     @property
     def is_ended(self) -> bool:
-        """True if all partitions have ended."""
+        """True if all partitions have ended, or given what is available where that is all."""
         return not self._open
 
     @property
@@ -160,7 +167,8 @@ class PartitionedReader:
             partition = self._open.pop(0)
             batch = partition.next(max_rows)
             if not partition.is_ended:
-                self._open.append(partition)
+                is_over = self._source.is_available_now and batch is None and not partition.is_under_way
+                (self._caught_up if is_over else self._open).append(partition)
             self._positions[partition.name] = partition.position
             if batch is not None:
                 self._ask_at = None
@@ -177,7 +185,7 @@ class PartitionedReader:
 
     def close(self) -> None:
         """End the user's iterators."""
-        for partition in self._open:
+        for partition in (*self._open, *self._caught_up):
             partition.close()
 
 

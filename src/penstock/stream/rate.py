@@ -43,6 +43,12 @@ class RateSource:
         if self.num_rows is not None and self.num_rows < 0:
             raise SettingError(f"numRows is {self.num_rows}: it is at least 0")
 
+    def available_now(self) -> RateSource:
+        """Up to its end; raises PlanError where it has none."""
+        if self.num_rows is None:
+            raise PlanError(f"{self.name} makes rows up as long as it is read: availableNow needs numRows")
+        return self
+
     @property
     def name(self) -> str:
         """The name that `explain` shows."""

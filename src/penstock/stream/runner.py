@@ -68,7 +68,8 @@ class StreamTaskPlan:
     changed, or rows are logged, `restored` also holds parts of the stages in front, for their rows in flight.
     `recover_without_in_flight`: the rows that were in flight are dropped. `rescale_by_function`: a user's function
     may deal them out anew. `logs_in_flight`: rows are logged as they are given out, instead of written while a
-    checkpoint is taken; `behind` is the newest checkpoint that was begun before this attempt.
+    checkpoint is taken; `behind` is the newest checkpoint that was begun before this attempt. `available_now`: a
+    source that has ended has caught up only, and waits for the word to stop.
     """
 
     location: str = ""
@@ -83,6 +84,7 @@ class StreamTaskPlan:
     widths: tuple[tuple[str, int], ...] = ()
     logs_in_flight: bool = False
     behind: int = 0
+    available_now: bool = False
 
 
 def run_stream_subtask(
@@ -165,6 +167,7 @@ class _StreamTask:
             # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
             settles_all=self._persisting.settles_all,
+            available_now=streaming.available_now and bool(streaming.location) and not streaming.is_finished,
         )
         self._step_clock = StepClock()
         parts = TaskParts(

@@ -44,7 +44,9 @@ class StreamSource(Protocol):
     """A source before it is opened; picklable.
 
     It may have `reads`, a text: what its positions are of, in words that stay the same as long as it goes on reading
-    the same. Without it that is `name`. It may have `pinned()`: the source as all tasks of a run are to see it.
+    the same. Without it that is `name`. It may have `pinned()`: the source as all tasks of a run are to see it. And
+    it may have `available_now()`: the same source, whose readers have ended when they have given what was there as
+    they were opened; a later run goes on from their positions. `trigger(availableNow=True)` needs it.
     """
 
     @property

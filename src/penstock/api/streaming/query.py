@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of a streaming query, and the queries of a SparkContext."""
+"""The handle of a streaming query."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import logging
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
-from penstock.api.known_arguments import suggests_arguments
+from penstock.api.habits import INSTEAD_OF_QUERY, missing_step
 from penstock.api.streaming.frames import QueryFrames
-from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED, Listeners
+from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED
 from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause, timestamp
-from penstock.errors import ControlError, JobCancelledError, PenstockError, SettingError
+from penstock.errors import ControlError, JobCancelledError, PenstockError
 from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.states import JobState
 from penstock.job.last_savepoint import LastSavepoint, Save, saved
@@ -267,6 +265,10 @@ class StreamingQuery:
         """A word for its end."""
         return "failed" if self._error is not None else "ended"
 
+    def wait_end(self, seconds: float) -> bool:
+        """Wait so long at most; whether it has ended."""
+        return self._ended.wait(seconds)
+
     def _wait(self, timeout: float | None) -> bool:
         # Short waits: one without a limit in the main thread would keep Ctrl-C from getting through.
         left = float("inf") if timeout is None else timeout
@@ -379,72 +381,3 @@ class StreamingQuery:
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:,.0f} MB"
-
-
-class StreamingQueries:
-    """The queries of one SparkContext: `penstock.streams(spark)`."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._queries: list[StreamingQuery] = []
-        self._listeners = Listeners()
-
-    @property
-    def active(self) -> list[StreamingQuery]:
-        """Those that run."""
-        with self._lock:
-            self._queries = [query for query in self._queries if query.isActive]
-            return list(self._queries)
-
-    def get(self, id: str) -> StreamingQuery | None:  # noqa: A002 - PySpark's name
-        """The one with this id that runs."""
-        return next((query for query in self.active if query.id == id), None)
-
-    def addListener(self, listener: Any) -> None:
-        """A `pyspark.sql.streaming.StreamingQueryListener` that hears of these queries from now on.
-
-        It is called on a thread of its own, also for starts; what it raises is logged.
-        """
-        self._listeners.add(listener)
-
-    def removeListener(self, listener: Any) -> None:
-        """One that was added hears of nothing more."""
-        self._listeners.remove(listener)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """A sentence for what PySpark's users try."""
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise missing_step("penstock.streams(spark)", name, INSTEAD_OF_QUERIES, dir(self))
-
-    def refuse_twice(self, id_: str, name: str | None) -> None:
-        """Raise SettingError where a query with this id or this name runs."""
-        for query in self.active:
-            if query.id == id_:
-                raise SettingError(
-                    f"query {query.name or id_} runs already with this checkpointLocation: stop it first"
-                )
-            if name is not None and query.name == name:
-                raise SettingError(f"a query of the name {name!r} runs already: stop it first, or use another name")
-
-    def tell(self, word: str, said: Mapping[str, Any]) -> None:
-        """Something happened to one of them: tell the listeners."""
-        self._listeners.tell(word, said)
-
-    def add(self, query: StreamingQuery) -> None:
-        """One that was started."""
-        with self._lock:
-            self._queries.append(query)
-
-
-_known: weakref.WeakKeyDictionary[Any, StreamingQueries] = weakref.WeakKeyDictionary()
-
-
-@suggests_arguments
-def streams(spark: Any) -> StreamingQueries:
-    """The streaming queries of a session's SparkContext, as PySpark's `spark.streams`."""
-    if not hasattr(spark, "sparkContext"):
-        raise TypeError(f"streams takes a SparkSession, not {type(spark).__name__}: penstock.streams(spark)")
-    return _known.setdefault(spark.sparkContext, StreamingQueries())

@@ -18,7 +18,8 @@ from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.modes import in_mode, output_mode
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.places import checkpoints_at
-from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
+from penstock.api.streaming.queries import streams
+from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery
 from penstock.api.streaming.refusals import (
     is_streaming,
     refuse_batch,
@@ -28,6 +29,7 @@ from penstock.api.streaming.refusals import (
     warn_of_rows_again,
 )
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
+from penstock.api.streaming.triggers import QueryTrigger, trigger_of
 from penstock.api.streaming.uids import with_uids
 from penstock.errors import PlanError
 from penstock.graph import JobGraph
@@ -51,6 +53,7 @@ class StreamWriter(TakesOptions):
         self._format: str | StreamSink = "parquet"
         self._name: str | None = None
         self._mode: str | None = None
+        self._trigger = QueryTrigger()
 
     def format(self, sink: str | StreamSink) -> Self:
         """`parquet`, `memory`, `console`, `noop`, or a sink of your own (`penstock.stream.sinks`)."""
@@ -74,6 +77,24 @@ class StreamWriter(TakesOptions):
         self._mode = output_mode(outputMode)
         return self
 
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,
+        realTime: str | None = None,
+    ) -> Self:
+        """Set the interval of checkpoints, which show rows, or with `availableNow` that the query ends by itself.
+
+        `availableNow=True`: it reads what is there as it starts, takes a last checkpoint and stops; the next run with
+        the same checkpointLocation goes on. `processingTime="10 seconds"`, like `continuous` and `realTime`: rows
+        flow as they come, and appear with a checkpoint each so often. `once=True` is `availableNow=True`, and warns.
+        """
+        self._trigger = trigger_of(processingTime, once, continuous, availableNow, realTime)
+        return self
+
     def start(self, path: str | None = None) -> StreamingQuery:
         """Start the query and return at once.
 
@@ -86,6 +107,7 @@ class StreamWriter(TakesOptions):
             )
         refuse_batch(self._branches)
         in_mode(self._branches, self._mode)
+        self._trigger.check(self._branches, self._options)
         session = require_session(self._session, "writeStream")
         from penstock.spark.runtime import SparkRuntime
 
@@ -106,7 +128,7 @@ class StreamWriter(TakesOptions):
             warn_of_rows_again(self._title, sink, is_for_looking=self._format in ("memory", "console"))
             location = tempfile.mkdtemp(prefix="penstock-checkpoints-")
             hooks = _removing(location, hooks)
-        options = query_options(id_, self._name or id_, location, settings.streaming)
+        options = self._trigger.of(query_options(id_, self._name or id_, location, settings.streaming))
         try:
             query = self._start(runtime, settings, options, sink, hooks)
         except BaseException:
@@ -223,12 +245,15 @@ def query_graph(
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
         graph = plan_query((written,), settings, slots - 1, options)
     refuse_in(graph)
-    return with_uids(_pinned(graph), is_kept=is_kept)
+    return with_uids(_pinned(graph, options), is_kept=is_kept)
 
 
-def _pinned(graph: JobGraph) -> JobGraph:
+def _pinned(graph: JobGraph, options: StreamingOptions) -> JobGraph:
     """With sources as all tasks of the run are to see them."""
     for vertex in graph.vertices:
+        if options.available_now and vertex.source is not None:
+            vertex = replace(vertex, source=vertex.source.available_now())  # type: ignore[attr-defined]  # noqa: PLW2901
+            graph = graph.with_vertex(vertex)
         pinned = getattr(vertex.source, "pinned", None)
         if pinned is not None:
             graph = graph.with_vertex(replace(vertex, source=pinned()))

@@ -161,6 +161,8 @@ class JobDriver:
         if submission.checkpoints is not None:
             beginning = submission.checkpoints.beginning
             self.queries.open(job, submission.checkpoints)
+            if submission.graph.streaming is not None and submission.graph.streaming.available_now:
+                self.queries.stopping(job)
         submitted = (job, submission.graph, slots, timeout, target, settings.restart, beginning)
         self.handle(events.JobSubmitted(*submitted, may_wait=submission.may_wait))
         return finished

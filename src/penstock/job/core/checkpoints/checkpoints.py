@@ -28,6 +28,7 @@ from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions,
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
+from penstock.job.core.checkpoints.available_now import AvailableNow
 from penstock.job.core.checkpoints.beginnings import Beginnings
 from penstock.job.core.checkpoints.checkpoint_reports import CheckpointReports
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
@@ -84,11 +85,13 @@ class Checkpoints:
         self._wake: float | None = None
         self._wakes = 0
         self._is_stopping = False
+        self._available: AvailableNow | None = None
         self._logs = False
         self._coordinator: CheckpointCoordinator | None = None
         self._beginnings: Beginnings | None = None
         if (options := submitted.graph.streaming) is not None:
             self._logs = options.logs_in_flight
+            self._available = AvailableNow() if options.available_now else None
             self._beginnings = Beginnings(submitted.graph, options, submitted.beginning)
             self._coordinator = CheckpointCoordinator(_options(options), self._heads)
             self._coordinator.restored(self._beginnings.numbers)
@@ -132,6 +135,8 @@ class Checkpoints:
         finished = [self._task(subtask) for subtask in self._all() if self._beginnings.had_finished(subtask)]
         tasks = [self._task(subtask) for subtask in self._all()]
         yield from self._tell(lambda coordinator, now: coordinator.running(tasks, now, finished))
+        if self._available is not None:
+            self._available.begun(task for task in tasks if self._is_source(task) and task not in finished)
         if self._is_stopping:
             yield from self._stop_sources()
 
@@ -146,6 +151,9 @@ class Checkpoints:
         else:
             self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=cause)
             yield from self._tell(lambda coordinator, now: coordinator.interrupted(cause, now))
+            if self._available is not None and self._available.interrupted():
+                self._is_stopping = False
+                self._coordinator.going_on()
             if self._logs:
                 # Else each attempt that fails before it has a checkpoint would leave its logs.
                 yield do.DiscardLogs(self._topology.job, self._coordinator.skip())
@@ -182,10 +190,14 @@ class Checkpoints:
             yield from self._tell(lambda coordinator, now: coordinator.declined(number, task, event.cause, now))
 
     def data_ended(self, event: DataEnded) -> Iterator[so.Decision]:
-        """A task has handled all of its data."""
-        if self._subtasks.current(event.attempt) is not None:
-            task = self._task_of(event.attempt)
+        """A task has handled all of its data; a source's that takes what is available has given that."""
+        if self._subtasks.current(event.attempt) is None:
+            return
+        task = self._task_of(event.attempt)
+        if self._available is None or self._is_stopping or not self._is_source(task):
             yield from self._tell(lambda coordinator, now: coordinator.data_ended(task, now))
+        elif self._available.caught_up(task):
+            yield from self._begin_to_stop("sources_caught_up")
 
     def task_finished(self, finished: so.TaskEnded) -> Iterator[so.Decision]:
         """A task has gone, well."""
@@ -205,11 +217,17 @@ class Checkpoints:
         """The query is to end well: its sources stop, and the rest follows from that."""
         if self._phase.state is JobState.WAITING_FOR_SLOTS or self._coordinator is None:
             yield events.CancelRequested(event.job, "it was stopped")
-        elif not self._is_stopping:
-            self._is_stopping = True
-            yield so.Record("query_stopping", event.job)
-            yield from self._tell(CheckpointCoordinator.stopping)
-            yield from self._stop_sources()
+        else:
+            if self._available is not None:
+                self._available.stopped()
+            if not self._is_stopping:
+                yield from self._begin_to_stop("query_stopping")
+
+    def _begin_to_stop(self, word: str) -> Iterator[so.Decision]:
+        self._is_stopping = True
+        yield so.Record(word, self._topology.job)
+        yield from self._tell(CheckpointCoordinator.stopping)
+        yield from self._stop_sources()
 
     def stored(self, event: events.CheckpointStored) -> Iterator[so.Decision]:
         """The metadata of a checkpoint is there."""
@@ -347,6 +365,9 @@ class Checkpoints:
     @staticmethod
     def _running(subtask: Subtask) -> AttemptId | None:
         return subtask.attempt if subtask.is_live and subtask.deployed else None
+
+    def _is_source(self, task: QueryTask) -> bool:
+        return not self._topology.graph.inputs_of(task.vertex)
 
     def _task(self, subtask: Subtask) -> QueryTask:
         return _query_task(subtask.vertex, subtask.index)
