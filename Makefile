@@ -20,7 +20,7 @@ PROGRAMS ?= 200
 RESULTS ?=
 BENCH ?= all
 TESTS ?= tests
-JOBS ?= 3
+JOBS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test check docs format bench torture clean

@@ -9,6 +9,7 @@ like the run as a whole. If several pytest processes share the work, each of the
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -77,6 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not effort.THOROUGH:
         items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
     layers.in_order(items)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and their modules stay to the end: no collection of garbage looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -43,7 +43,9 @@ from query_shapes import PARTITIONS, QueryShape, rows_given
 
 pytestmark = pytest.mark.processes
 
-RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "16"))
+RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "0"))
+SEEDS = range(RUNS) if RUNS else (2, 4, 7, 8, 9, 12, 15)
+"""The few have each kind of victim as the first one, and soon."""
 GRID_RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "0"))
 GRID = range(GRID_RUNS) if GRID_RUNS else (2, 20, 23, 25)
 KEEPING = range(GRID_RUNS) if GRID_RUNS else (3, 4)
@@ -170,7 +172,7 @@ def strike(victim: str, cluster: ProcessCluster, chance: random.Random) -> None:
         chance.choice(executors).kill()
 
 
-@pytest.mark.parametrize("seed", range(RUNS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_number_once_through_kills(
     clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path, seed: int
 ) -> None:

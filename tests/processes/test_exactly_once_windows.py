@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
+from effort import THOROUGH
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.modes import in_mode
@@ -39,7 +40,7 @@ from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 
 pytestmark = pytest.mark.processes
 
-RUNS = int(os.environ.get("PENSTOCK_WINDOW_RUNS", "6"))
+RUNS = int(os.environ.get("PENSTOCK_WINDOW_RUNS", "6" if THOROUGH else "3"))
 ROWS = 8_000
 RATE = 8_000
 KEYS = 7

@@ -49,6 +49,8 @@ SYNC = 2.5
 """Seconds for a checkpoint of a slow disk."""
 PAUSE = 50e-6
 """Seconds for each row of what is slow."""
+RATE = 10_000
+"""Rows of a second where no stage is slow."""
 WORDS = {
     "operator": "most of it in",
     "slow subtask": "slower than the others with as many rows",
@@ -141,10 +143,11 @@ class Case:
     hot: bool = False
     sink: Sink = Sink()
     operator: str = "mapInArrow"
+    rate: int = 0
 
     def stream(self) -> Stream:
         """Stages 0 to 4: the source's own, one in turns, one by odd and even, one by key, and the sink's."""
-        source = RateSource(0, 1, None)
+        source = RateSource(self.rate, 1, None)
         step = SourceStep(source.name, source.schema, source, partitions=1, streaming=True)  # type: ignore[arg-type]
         keyed = Stream((step,)).mapInArrow(Keys(self.hot), SCHEMA)
         stages = [Stage(number, number == self.slow, self.odd_only) for number in range(5)]
@@ -267,7 +270,7 @@ def test_reports_name_what_is_slow(cluster: ProcessCluster, tmp_path: Path, case
 
 def test_reports_name_a_slow_disk_under_checkpoints(cluster: ProcessCluster, tmp_path: Path) -> None:
     """The rows flow, so no stage holds the query back; the checkpoints say whose part took long, and where."""
-    case = Case("a slow disk", 4, "", sink=Sink(sync_seconds=SYNC))
+    case = Case("a slow disk", 4, "", sink=Sink(sync_seconds=SYNC), rate=RATE)
     with running(cluster, case, tmp_path) as (graph, handle):
         wait_until(lambda: (p := handle.progress()) is not None and p.checkpoints.completed > 1, "two checkpoints")
         reports = reports_of(graph, handle)

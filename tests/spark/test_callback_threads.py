@@ -21,7 +21,7 @@ from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark
 
-ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "24"))
+ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "16"))
 SLACK = 12
 """Threads and descriptors more; one for each action is more than this."""
 MEGABYTE = 1 << 20
@@ -55,7 +55,7 @@ def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
         probe.collect()
         return len(probe.files())
 
-    act(8)
+    act(4)
     before, java_files, stored = counts(own), counts(java)[1], len(probe.files())
     sizes = own_bytes(own), own_bytes(environment)
     act(ACTIONS)

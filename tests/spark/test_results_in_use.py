@@ -17,8 +17,8 @@ from session_probe import SessionProbe, wait_until
 pytestmark = pytest.mark.spark
 
 ROWS = 1000
-ACTIONS = 16
-HELD = 6
+ACTIONS = 10
+HELD = 4
 """So many results are held in these tests before the JVM is told to collect."""
 
 

@@ -10,15 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from effort import THOROUGH
 from penstock_bench import nexmark
 from penstock_bench.nexmark_events import BLOCK_GROUPS, GROUP, SCHEMAS, block, blocks_of
 from timed_queries import graph_of, published, run_through
 
-EVENTS = 60_000
+EVENTS = 60_000 if THOROUGH else 30_000
 SEED = 1
 QUERIES = nexmark.example("queries")
 ANSWERS = nexmark.example("answers").ANSWERS
-FEW = 10_000
+FEW = 10_000 if THOROUGH else 5_000
 DISTINCT = (15, 16)
 """Queries whose states are sets of values, which are merged anew with each step: fewer events are enough."""
 KILLED = (3, 5, 7, 9, 11, 17, 19)

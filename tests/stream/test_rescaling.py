@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 
+from effort import some_of
 from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.coordinator import CheckpointOptions
@@ -68,7 +69,7 @@ def any_widths(chance: random.Random) -> tuple[int, int, int]:
     return chance.choice(WIDTHS), chance.choice(WIDTHS), chance.choice(WIDTHS)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some_of(range(6), 2))
 def test_no_row_is_lost_and_none_is_doubled_at_whatever_widths(tmp_path: Path, seed: int) -> None:
     """Three runs one after the other, each with other numbers of tasks, killed in the middle; the last has an end."""
     chance = random.Random(seed)
@@ -193,7 +194,7 @@ EXCHANGES = [("hash", "hash"), ("rebalance", "hash"), ("hash", "rebalance"), ("r
 
 
 @pytest.mark.parametrize("exchanges", EXCHANGES, ids="-".join)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some_of(range(3), 2))
 def test_rows_in_flight_find_their_tasks_at_whatever_widths(
     tmp_path: Path, seed: int, exchanges: tuple[str, str]
 ) -> None:
@@ -314,7 +315,7 @@ def mixed(folder: Path, rows: int | None, widths: list[int]) -> JobGraph:
 KEY = MapInArrow(keyed, KEYED)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some_of(range(3), 2))
 def test_it_is_decided_for_each_exchange_where_tasks_have_several(tmp_path: Path, seed: int) -> None:
     """Stages with inputs and outputs of both kinds, two exchanges between the same stages, timeouts of a barrier."""
     chance = random.Random(seed)

@@ -23,7 +23,7 @@ from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
 from shaped_graphs import ROWS, graph_of
 
-RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "8"))
+RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "5"))
 WAYS = ("aligned", "unaligned", "continuous", "continuous")
 
 

@@ -30,6 +30,10 @@ def end_as_if_interrupted() -> None:
         signal.default_int_handler(number, frame)
 
     signal.signal(signal.SIGTERM, end)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # of a shell's background: programs of tests would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Endings:

@@ -108,10 +108,11 @@ def leaks_since(before: Holdings) -> list[str]:
     """The things that stay after garbage was collected and the grace has passed."""
     leaks = Holdings.now().leaks_since(before)
     end = time.monotonic() + GRACE_SECONDS
-    pause = threading.Event()
+    pause, seconds = threading.Event(), 0.01
     while leaks and time.monotonic() < end:
         gc.collect()
-        pause.wait(0.02)
+        pause.wait(seconds)
+        seconds = min(2 * seconds, 0.25)
         leaks = Holdings.now().leaks_since(before)
     return described(leaks) if leaks else leaks
 
@@ -244,7 +245,7 @@ def open_descriptors() -> frozenset[str]:
 
 def _memfd_mappings() -> int:
     maps = _PROC / "self" / "maps"
-    return sum("memfd:penstock" in line for line in maps.read_text().splitlines()) if maps.exists() else 0
+    return maps.read_bytes().count(b"memfd:penstock") if maps.exists() else 0
 
 
 def _shared() -> frozenset[str]:

@@ -5,8 +5,8 @@ Cheap answers come first: tests without a mark, then the sample of Spark (mark `
 then the rest of Spark's. A test's layer is its dearest mark.
 
 On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
-share what is dear to start. So do the files of a folder inside a room's: they are dealt out together. A process that
-is free takes the next file; nobody waits for a layer to end.
+share what is dear to start. So do the files of a folder inside a room's, and those of `TOGETHER`: they are dealt out
+together. A process that is free takes the next file; nobody waits for a layer to end.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 DEPTH = 3
 """Of a test file that lies right in the folder of its room."""
+
+TOGETHER = {"house"}
+"""Rooms whose tests all read the syntax trees of all code, which one process parses once."""
 
 LISTED, LISTED_SECONDS = int(os.environ.get("PENSTOCK_TEST_LISTED", "15")), 0.5
 """So many of the dearest files and tests are named at the end of a run, where they took at least so long."""
@@ -55,7 +58,8 @@ def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
 
         def _split_scope(self, nodeid: str) -> str:
             file = PurePosixPath(nodeid.partition("::")[0])
-            return str(file.parent if len(file.parts) > DEPTH else file)
+            is_with_others = len(file.parts) > DEPTH or file.parent.name in TOGETHER
+            return str(file.parent if is_with_others else file)
 
     config.option.loadscopereorder = False
     return FileByFile(config, log)

@@ -57,7 +57,8 @@ class MasterClient:
         self._socket.settimeout(None)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._answers: dict[int, Future[Plain]] = {}
+        self._answers: dict[int, Future[Plain]] | None = {}
+        """Those that are waited for; None when the connection has ended."""
         self.commands: queue.Queue[tuple[int, Command] | None] = queue.Queue()
         """Those that came, with their numbers; None is the end of the connection."""
         self._thread = threading.Thread(target=self._receive, daemon=True)
@@ -80,6 +81,8 @@ class MasterClient:
         """The answer to come to any message."""
         answer: Future[Plain] = Future()
         with self._lock:
+            if self._answers is None:
+                raise ControlError(f"the JobMaster at {self._address} has hung up")
             number = next(self._numbers)
             self._answers[number] = answer
             try:
@@ -107,7 +110,7 @@ class MasterClient:
                     self._take(*found)
         self.commands.put(None)
         with self._lock:
-            open_calls, self._answers = self._answers, {}
+            open_calls, self._answers = self._answers or {}, None
         for answer in open_calls.values():
             answer.set_exception(EnvironmentLostError(f"the JobMaster at {self._address} has hung up"))
 
@@ -119,5 +122,6 @@ class MasterClient:
         assert kind == LinkFrameType.REPLY, kind
         number, answer = read_reply(body)
         with self._lock:
+            assert self._answers is not None
             waiting = self._answers.pop(number)
         waiting.set_result(answer)
