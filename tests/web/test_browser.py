@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -219,6 +220,21 @@ def test_the_keyboard_alone_reaches_everything(browser: Browser) -> None:
         seen.page.focus("[data-tab=errors]")
         seen.page.keyboard.press("Enter")
         assert "at line 3" in seen.page.inner_text("#panel")
+
+
+def test_a_page_that_is_left_alone_looks_more_seldom(browser: Browser) -> None:
+    """It says so; whoever touches it has the pace of the beginning again, or the one of its address."""
+    store = JobStore()
+    tell(store)
+    with contextlib.closing(WebPage(PagePlace(), store).open()) as page, visit(browser, page.url) as seen:
+        asked: list[str] = []
+        seen.page.on("request", lambda request: asked.append(urlsplit(request.url).query))
+        seen.until("document.querySelector('#line').textContent === 'live, looked at every 2 s'")
+        seen.page.evaluate("state.touched -= 2 * LEFT_ALONE.after; connect()")
+        seen.until("document.querySelector('#line').textContent === 'live, looked at every 5 s'")
+        seen.page.keyboard.press("Tab")
+        seen.until("document.querySelector('#line').textContent === 'live, looked at every 2 s'")
+        assert asked == ["every=5", "every=2"]
 
 
 def _reached(seen: Visit) -> set[str]:

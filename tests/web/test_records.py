@@ -15,7 +15,7 @@ from penstock.graph.streaming import part_name
 from penstock.observe import EventLog
 from penstock.web.document import document
 from penstock.web.logs import JobLogFiles
-from penstock.web.record import ERRORS, PARTS, JobRecord
+from penstock.web.record import CHECKPOINTS, ERRORS, PARTS, JobRecord
 from penstock.web.series import POINTS, Series, SeriesPoint, drawn
 from penstock.web.store import JobStore
 from penstock.web.timeline import SPANS, SlotSpan, Timeline, lined_up
@@ -47,6 +47,8 @@ def test_only_the_last_jobs_are_kept() -> None:
         tell(store, f"j{number}")
     assert [each["job"] for each in store.jobs()] == ["j19", "j18", "j17", "old"]
     assert store.document("j1") is None
+    kept = store.statistics()
+    assert (kept["jobs"], kept["changed"], kept["told"], kept["subtasks"]) == (4, 4, 0, 3 * 4)
 
 
 def test_a_record_of_a_long_life_stays_small() -> None:
@@ -67,6 +69,10 @@ def test_a_record_of_a_long_life_stays_small() -> None:
     assert record.timeline.dropped == 20_000 - SPANS
     assert len(record.errors) == ERRORS
     assert record.sums.completed == record.sums.seen == 20_000
+    most = {"points": POINTS, "spans": SPANS, "checkpoints": CHECKPOINTS, "parts": PARTS, "errors": ERRORS}
+    kept = record.statistics()
+    assert {name for name in most if kept[name] > most[name]} == set()
+    assert kept["subtasks"] == 0
 
 
 def test_rates_are_of_the_time_between_points() -> None:

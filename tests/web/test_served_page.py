@@ -18,7 +18,7 @@ from penstock.cli import main
 from penstock.errors import SettingError
 from penstock.observe import EventLog
 from penstock.observe.http_server import PORTS
-from penstock.web.answers import FILES
+from penstock.web.answers import FILES, LOOK_SECONDS, pace_of
 from penstock.web.page import CALLERS, PagePlace, WebPage
 from penstock.web.report import report
 from penstock.web.store import JobStore
@@ -109,7 +109,7 @@ def test_all_files_are_there_and_name_no_other_host(page: WebPage) -> None:
 def test_the_stream_tells_what_changes(page: WebPage, store: JobStore) -> None:
     """First all of it; a job that comes is told without being asked for."""
     connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=10)
-    connection.request("GET", "/events", headers={"Authorization": f"Bearer {TOKEN}"})
+    connection.request("GET", "/events?every=0.5", headers={"Authorization": f"Bearer {TOKEN}"})
     answer = connection.getresponse()
     assert answer.headers["Content-Type"] == "text/event-stream"
     first = _told(answer)
@@ -118,6 +118,15 @@ def test_the_stream_tells_what_changes(page: WebPage, store: JobStore) -> None:
     store.say("j2", "job_submitted", plan())
     assert [each["job"] for each in _told(answer)["jobs"]] == ["j2", "j1"]
     connection.close()
+
+
+def test_a_reader_chooses_its_pace_within_limits() -> None:
+    """Nobody makes the driver look without a pause; what is no number is the usual pace."""
+    paces = {text: pace_of({"every": text}) for text in ("5", "0.5", "0", "-1", "1e9", "inf", "nan", "", "soon")}
+    assert paces["5"] == 5.0
+    assert paces["0.5"] == paces["0"] == paces["-1"] == 0.5
+    assert paces["1e9"] == paces["inf"] == 60.0
+    assert paces["nan"] == paces[""] == paces["soon"] == pace_of({}) == LOOK_SECONDS
 
 
 def _told(answer: http.client.HTTPResponse) -> dict[str, object] | object:

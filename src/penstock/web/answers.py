@@ -11,7 +11,8 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,9 +51,10 @@ HEADERS = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )
-LOOK_SECONDS = 1.0
-"""Between two looks whether something has changed."""
-_PING_LOOKS = 5
+LOOK_SECONDS = 2.0
+"""Between two looks whether something has changed, where a reader asks for no other pace (`every=`)."""
+_LEAST_SECONDS, _MOST_SECONDS = 0.5, 60.0
+_PING_SECONDS = 10.0
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 _NO_TOKEN = b"This page needs its token: open the address that the driver's log names, or penstock.webPage().\n"
 _OTHER_NAME = b"This page does not go by that name: use localhost or the machine's address.\n"
@@ -66,6 +68,9 @@ class Shown(Protocol):
 
     def document(self, job: str, *, is_file: bool = False) -> dict[str, Any] | None:
         """A job whole, if it is known."""
+
+    def statistics(self) -> dict[str, int]:
+        """The sizes of what is kept."""
 
 
 Processes = Callable[[], "Future[tuple[ProcessNow, ...]]"]
@@ -81,6 +86,10 @@ class PageAnswers:
         self._access = access
         self._processes = processes
         self._written: tuple[dict[str, Any] | None, bytes] | None = None
+
+    def statistics(self) -> dict[str, int]:
+        """The sizes of what is kept, with the text of the document that was made last."""
+        return {**self._shown.statistics(), "document_bytes": 0 if self._written is None else len(self._written[1])}
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request."""
@@ -112,7 +121,7 @@ class PageAnswers:
             case "/data":
                 return HttpAnswer(200, _JSON, await self._told(job, has_processes=True))
             case "/events":
-                return HttpAnswer(200, "text/event-stream", stream=self._events(job, "processes" in request.query))
+                return HttpAnswer(200, "text/event-stream", stream=self._events(request.query))
             case "/report":
                 return self._report(job)
         return HttpAnswer(404, _TEXT, b"There is no such page.\n")
@@ -124,16 +133,18 @@ class PageAnswers:
         headers = (("Content-Disposition", f"attachment; filename=penstock-{quote(job, safe='')}.html"),)
         return HttpAnswer(200, "text/html; charset=utf-8", report([document]).encode(), headers)
 
-    async def _events(self, job: str, has_processes: bool) -> AsyncIterator[bytes]:
-        last, looks = b"", 0
+    async def _events(self, asks: Mapping[str, str]) -> AsyncIterator[bytes]:
+        job, has_processes, pace = asks.get("job", ""), "processes" in asks, pace_of(asks)
+        last, silent = b"", 0.0
         while True:
-            told, looks = await self._told(job, has_processes=has_processes), looks + 1
+            told, silent = await self._told(job, has_processes=has_processes), silent + pace
             if told != last:
-                last, looks = told, 0
+                last, silent = told, 0.0
                 yield b"event: told\ndata: " + told + b"\n\n"
-            elif looks % _PING_LOOKS == 0:
+            elif silent >= _PING_SECONDS:
+                silent = 0.0
                 yield b": nothing new\n\n"
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(pace)
 
     async def _told(self, job: str, *, has_processes: bool) -> bytes:
         jobs = self._shown.jobs()
@@ -158,6 +169,15 @@ class PageAnswers:
             _LOG.debug("the page's processes can't be told: %r", error)
             found = ()
         return processes_document(found)
+
+
+def pace_of(asks: Mapping[str, str]) -> float:
+    """The seconds between two looks that a reader asks for, within limits; the usual ones where that is no number."""
+    try:
+        seconds = float(asks.get("every", ""))
+    except ValueError:
+        seconds = LOOK_SECONDS
+    return max(_LEAST_SECONDS, min(_MOST_SECONDS, seconds)) if not math.isnan(seconds) else LOOK_SECONDS
 
 
 def _json(told: object) -> bytes:

@@ -54,6 +54,10 @@ class JobLogFiles:
         """All jobs whole, for a file."""
         return self._store.documents()
 
+    def statistics(self) -> dict[str, int]:
+        """The sizes of what is kept."""
+        return self._store.statistics()
+
     def _look(self) -> None:
         for path, read in list(self._read.items()):
             try:

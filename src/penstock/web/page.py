@@ -85,6 +85,10 @@ class WebPage:
         """The address to open in a browser."""
         return f"{self.address}?token={self._access.token}"
 
+    def statistics(self) -> dict[str, int]:
+        """The sizes of what it keeps of jobs."""
+        return self._answers.statistics()
+
     def wait(self) -> None:
         """Wait until it is closed."""
         if self._thread is not None:

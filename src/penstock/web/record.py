@@ -85,6 +85,17 @@ class JobRecord:
         self.series = Series()
         self.timeline = Timeline()
 
+    def statistics(self) -> dict[str, int]:
+        """The sizes of what is kept."""
+        return {
+            "points": len(self.series.points()),
+            "spans": len(self.timeline.spans()),
+            "checkpoints": len(self.checkpoints),
+            "parts": sum(map(len, self.parts.values())),
+            "errors": len(self.errors),
+            "subtasks": sum(map(len, self.figures.values())),
+        }
+
     # --- events
 
     def take(self, event: str, said: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ once for each change, however many read it.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -77,6 +77,15 @@ class JobStore:
         with self._lock:
             self._learn()
             return [document(record, is_file=True) for record in self._records.values()]
+
+    def statistics(self) -> dict[str, int]:
+        """The sizes of what is kept: each of them is bounded."""
+        with self._lock:
+            self._learn()
+            sizes = Counter({"jobs": len(self._records), "changed": len(self._changed), "told": len(self._told)})
+            for record in self._records.values():
+                sizes.update(record.statistics())
+            return dict(sizes)
 
     # --- what is told and not yet known
 

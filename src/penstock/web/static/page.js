@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page: what the server tells once a second, or what stands in a report, drawn into the parts of the page. It
-// reads and never writes. While the page is hidden it hangs up.
+// reads and never writes. While the page is hidden it hangs up; left alone for a minute it looks more seldom.
 "use strict";
 
 const place = (id) => document.getElementById(id);
-const state = { told: null, documents: null, job: null, stage: null, tab: "stages", stream: null, parts: {} };
+const state = { told: null, documents: null, job: null, stage: null, tab: "stages", stream: null, every: 2, touched: 0, timer: 0, parts: {} };
+const LEFT_ALONE = { after: 60_000, every: 5 };
 
 const TABS = [
   ["stages", "Stages", stagesPart],
@@ -246,14 +247,29 @@ function take(told) {
 
 // --- where it comes from
 
+function pace() {
+  return performance.now() - state.touched > LEFT_ALONE.after ? Math.max(LEFT_ALONE.every, state.every) : state.every;
+}
+
+// Somebody uses the page: for a minute it looks as often as at first.
+function touched() {
+  const before = pace();
+  if (performance.now() - state.touched < 1000 && state.timer) return;
+  state.touched = performance.now();
+  clearTimeout(state.timer);
+  state.timer = setTimeout(() => !document.hidden && connect(), LEFT_ALONE.after + 100);
+  if (before !== pace() && !document.hidden) connect();
+}
+
 function connect() {
   if (state.stream) state.stream.close();
   const asks = new URLSearchParams();
   if (state.job !== null) asks.set("job", state.job);
   if (state.tab === "processes") asks.set("processes", "1");
+  asks.set("every", pace());
   state.stream = new EventSource(`events?${asks}`);
   state.stream.addEventListener("told", (event) => {
-    line("live", "live");
+    line(`live, looked at every ${pace()} s`, "live");
     take(JSON.parse(event.data));
   });
   state.stream.addEventListener("error", () => line("the driver does not answer; trying again", "lost"));
@@ -288,20 +304,26 @@ function start() {
     show(null);
     return;
   }
-  state.job = new URLSearchParams(location.search).get("job");
+  const asked = new URLSearchParams(location.search);
+  state.job = asked.get("job");
+  state.every = Number(asked.get("every")) || state.every;
   place("job").addEventListener("change", (event) => {
     state.job = event.target.value;
     state.stage = null;
-    history.replaceState(null, "", `?job=${encodeURIComponent(state.job)}${location.hash}`);
+    asked.set("job", state.job);
+    history.replaceState(null, "", `?${asked}${location.hash}`);
     connect();
   });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       if (state.stream) state.stream.close();
     } else {
+      touched();
       connect();
     }
   });
+  for (const event of ["pointerdown", "pointermove", "keydown", "wheel", "focus"]) addEventListener(event, touched, { passive: true });
+  touched();
   connect();
 }
 
