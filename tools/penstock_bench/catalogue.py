@@ -77,7 +77,13 @@ METRICS = Section(
     "channel and the event log on, one with none of them. A figure is the share by which the CPU seconds of all "
     "processes are more, the median of the turns.",
 )
-SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, COPIES, METRICS, STREAMING, CHECKPOINTS)
+PAGE = Section(
+    "The web page",
+    "The streaming count with a checkpoint each second runs on; in turns the page is closed, and open with three "
+    "visitors. Real browsers (Chromium without a window) work on the query's own processors, readers only take what "
+    "the page sends. A figure is the median of the turns.",
+)
+SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, COPIES, METRICS, PAGE, STREAMING, CHECKPOINTS)
 """In the order of the page."""
 
 PIPELINED = Row(
@@ -234,6 +240,47 @@ METRICS_STREAM = (
     Row("metrics: counters: at most", _INTERVAL, METRICS),
 )
 """The share, and how much it may be."""
+
+
+def _visited(by: str) -> tuple[tuple[Row, Row], ...]:
+    return (
+        (
+            Row(f"page, {by}", "The share of the rate that seconds with an open page lack.", PAGE),
+            Row(f"page, {by}: at most", _INTERVAL, PAGE),
+        ),
+        (
+            Row(f"page, {by}: by CPU second", "The same of the rows in a CPU second of the session.", PAGE),
+            Row(f"page, {by}: by CPU second: at most", _INTERVAL, PAGE),
+        ),
+        (
+            Row(
+                f"page, {by}: the driver",
+                "The CPU seconds that the driver takes more, as a share of those of the whole session.",
+                PAGE,
+            ),
+            Row(f"page, {by}: the driver: at most", _INTERVAL, PAGE),
+        ),
+        (
+            Row(f"page, {by}: themselves", "The CPU seconds that the visitors take, as the same share.", PAGE),
+            Row(f"page, {by}: themselves: at most", _INTERVAL, PAGE),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PageForm:
+    """The kind of a page's visitors, and the seconds between two looks of theirs."""
+
+    kind: str
+    every: int
+
+
+PAGE_ROWS = {
+    PageForm("streams", 1): _visited("three readers each second"),
+    PageForm("browsers", 2): _visited("three browsers in use"),
+    PageForm("browsers", 5): _visited("three browsers left alone"),
+}
+"""By the form of the visits: the share of the rate and how much it may be, then of the driver's and of their work."""
 
 STREAM_RATE = Row("two sources, two counters, no checkpoints", "Rows that the counters took in a second.", STREAMING)
 STREAM_RATE_CHECKPOINTS = Row(

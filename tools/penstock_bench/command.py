@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m penstock_bench`: exchange, blocking, hybrid, latency, copies, metrics, streams, checkpoints and all."""
+"""`python -m penstock_bench`: exchanges, hybrid, latency, copies, metrics, page, streams, checkpoints and all."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from penstock_bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock_bench.latency import FLUSH_TIMEOUT, latency_outcomes
 from penstock_bench.measure import Case, Outcome, compare
 from penstock_bench.metrics_cost import metrics_outcomes
+from penstock_bench.page_cost import page_outcomes
 from penstock_bench.pages import check_marks, write_pages
 from penstock_bench.recovery import CLUSTER
 from penstock_bench.rows import write_numbers, write_texts
@@ -96,7 +97,7 @@ def bench_sections(kind: str, options: AllOptions) -> int:
 def _all(options: AllOptions) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
-    for measure in (_hybrids, _latencies, _copies, _metrics, _streams, _checkpoints):
+    for measure in (_hybrids, _latencies, _copies, _metrics, _pages, _streams, _checkpoints):
         outcomes += measure(options)
     return outcomes
 
@@ -136,6 +137,11 @@ def _metrics(options: AllOptions) -> list[Outcome]:
         return metrics_outcomes(Path(folder), options.scale, options.repeat, say)
 
 
+def _pages(options: AllOptions) -> list[Outcome]:
+    with bench_session(SLOTS) as spark:
+        return page_outcomes(spark, options.scale, say)
+
+
 def _hybrids(options: AllOptions) -> list[Outcome]:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -162,6 +168,7 @@ KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
     "latency": _latencies,
     "copies": _copies,
     "metrics": _metrics,
+    "page": _pages,
     "streaming": _streams,
     "checkpoints": _checkpoints,
 }

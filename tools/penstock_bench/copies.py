@@ -68,10 +68,15 @@ def copy_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outco
     return outcomes
 
 
-def processor_seconds(application: str) -> float:
-    """CPU seconds of this process, those that it has started and the application's environments until now."""
-    pids = {os.getpid(), *descendants(os.getpid(), parents()), *environment_pids(application)}
-    return sum(map(_taken, pids))
+def processor_seconds(application: str, other_than: int = 0) -> float:
+    """CPU seconds of this process, those that it has started and the application's environments until now.
+
+    Not counted are the process `other_than` and those that it has started.
+    """
+    above = parents()
+    others = {other_than, *descendants(other_than, above)} if other_than else set()
+    pids = {os.getpid(), *descendants(os.getpid(), above), *environment_pids(application)}
+    return sum(map(_taken, pids - others))
 
 
 def interval_of(values: list[float]) -> tuple[float, float]:

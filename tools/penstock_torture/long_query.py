@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A streaming query that is left alone: at full rate, with a checkpoint a second, and a kill of a task a minute.
 
-Every five seconds what it holds is looked at: memory of driver, environment and tasks, open files, threads, and the
-files at its checkpoint location. None of it may grow, and checkpoints must go on to its end.
+Three readers have its web page open all the time. Every five seconds what it holds is looked at: memory of driver,
+environment and tasks, open files, threads, the files at its checkpoint location, and what the page keeps. None of it
+may grow, and checkpoints must go on to its end.
 """
 
 from __future__ import annotations
@@ -16,13 +17,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import penstock
+from penstock.web.record import CHECKPOINTS, ERRORS, PARTS
+from penstock.web.series import POINTS
+from penstock.web.timeline import SPANS
 from penstock_bench.environment import own_bytes
+from penstock_bench.page_readers import visitors
 from penstock_bench.workers import worker_pids
 from penstock_torture.harm import kill_a_worker
 from penstock_torture.session_figures import Figures, describe, growth, look
 
 MASTER = "local[6,1000]"
 _KEYS = 100_000
+_READERS = 3
+_PAGE_MOST = {
+    "page_jobs": 1,
+    "page_points": POINTS,
+    "page_spans": SPANS,
+    "page_checkpoints": CHECKPOINTS,
+    "page_parts": PARTS,
+    "page_errors": ERRORS,
+    "page_told": 1_000,
+    "page_document_bytes": 1 << 20,
+}
+"""The page of one small query keeps no more than this, however long it runs."""
 _LOOK_SECONDS = 5.0
 _KILL_SECONDS = 60.0
 _STOP_SECONDS = 60.0
@@ -39,10 +57,16 @@ class LongQuery:
     say: Say
     figures: list[Figures] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
+    _page: Any = None
 
     def run(self, spark: Any) -> list[str]:
         """Run it and return the faults; prints the figures of each look."""
-        with tempfile.TemporaryDirectory(prefix="penstock-checkpoints-") as location:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-checkpoints-") as location,
+            visitors("streams", _READERS) as readers,
+        ):
+            self._page = penstock.webPage(spark)
+            readers.come(f"{self._page.url}&every=1")
             query = _started(spark, location)
             try:
                 kills = self._watch(query, spark.sparkContext.applicationId, Path(location))
@@ -52,7 +76,7 @@ class LongQuery:
             left = sorted(path.name for path in Path(location).glob("chk-*"))
             if len(left) > 2:
                 failures.append(f"checkpoints are left: {', '.join(left)}")
-        failures += growth(self.figures)
+        failures += growth(self.figures) + self._too_much()
         third = len(self.checkpoints) // 3
         if third and self.checkpoints[-1] <= self.checkpoints[-third]:
             failures.append("no checkpoint was completed in the last third")
@@ -62,6 +86,15 @@ class LongQuery:
             f" {last.get('checkpoints', {}).get('completed', 0)} checkpoints; {', '.join(failures) or 'nothing grew'}"
         )
         return failures
+
+    def _too_much(self) -> list[str]:
+        """Tell the first and the last sizes of what the page keeps; those that were beyond their limits."""
+        first, last = ({name: told[name] for name in _PAGE_MOST} for told in (self.figures[0], self.figures[-1]))
+        self.say(f"the page kept {describe(first)}; at the end {describe(last)}")
+        most = {name: max(told[name] for told in self.figures) for name in _PAGE_MOST}
+        return [
+            f"{name} was {most[name]:,}, above {_PAGE_MOST[name]:,}" for name in most if most[name] > _PAGE_MOST[name]
+        ]
 
     def _watch(self, query: Any, application: str, location: Path) -> int:
         chance = random.Random(self.seed)  # noqa: S311 - chance, not a secret
@@ -76,7 +109,8 @@ class LongQuery:
     def _look(self, query: Any, application: str, location: Path, passed: float) -> None:
         tasks = max((own_bytes(pid) for pid in worker_pids()), default=0)
         files = sum(len(names) for _, _, names in os.walk(location))
-        self.figures.append(look(application) | {"task_bytes": tasks, "checkpoint_files": files})
+        kept = {f"page_{name}": size for name, size in self._page.statistics().items()}
+        self.figures.append(look(application) | {"task_bytes": tasks, "checkpoint_files": files} | kept)
         report = query.lastProgress
         if report is None:
             return
@@ -89,8 +123,6 @@ class LongQuery:
 
 
 def _started(spark: Any, location: str) -> Any:
-    import penstock
-
     numbers = penstock.readStream(spark).format("rate").options(rowsPerSecond=0, numPartitions=2).load()
     counts = numbers.selectExpr(f"value % {_KEYS} AS k").keyBy("k", numPartitions=2).count()
     writer = counts.writeStream.format("noop").option("checkpointLocation", location)

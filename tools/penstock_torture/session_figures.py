@@ -112,13 +112,13 @@ class _CLibrary(ctypes.Structure):
 
 
 def growth(figures: Sequence[Figures]) -> list[str]:
-    """Figures that are more in the last third of a session than in the second; the first one is for warming up."""
+    """Figures with a slack that are more in the last third of a session than in the second; the first warms up."""
     third = len(figures) // 3
     if not third:
         return []
     middle, last = figures[third : 2 * third], figures[2 * third :]
     found = []
-    for name in figures[0]:
+    for name in SLACK.keys() & figures[0].keys():
         before = max(each[name] for each in middle)
         after = max(each[name] for each in last)
         if after > before + SLACK[name]:
