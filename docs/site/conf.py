@@ -52,7 +52,7 @@ PAGES = {
         "state",
         "checkpoints",
     ),
-    "To run": ("settings", "clusters", "spark-ess", "web-page", "metrics", "benchmarks", "testing"),
+    "To run": ("settings", "clusters", "spark-ess", "external", "web-page", "metrics", "benchmarks", "testing"),
     "To understand": (
         "architecture",
         "glossary",

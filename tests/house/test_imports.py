@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
     "operators": {"graph", "machine", "record"},
     "task": {"graph", "operators", "record", "shuffle"},
     "stream": {"checkpoint", "graph", "machine", "operators", "record", "shuffle", "task"},
-    "services": {"buffer", "lifecycle", "link", "partition", "record", "shuffle"},
+    "services": {"buffer", "connection", "external", "lifecycle", "link", "partition", "record", "shuffle"},
     "spark": {
         "attachment",
         "checkpoint",

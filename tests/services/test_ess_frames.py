@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.services.spark_ess import frames, messages
-from penstock.services.spark_ess.frames import Answer, ChunkFailure, Failure, FetchedChunk, Message, MessageReader
+from penstock.services.spark_ess.frames import Answer, ChunkFailure, Failure, FetchedChunk, Message, message_reader
 from penstock.services.spark_ess.messages import Block
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -66,7 +66,7 @@ MESSAGES = st.one_of(
 
 def read(data: bytes, cuts: Iterable[int]) -> list[Message]:
     """Read in pieces of these sizes, as far as there is room for them; what is left in as large ones as fit."""
-    reader, position, found, pieces = MessageReader(1 << 20), 0, [], iter(cuts)
+    reader, position, found, pieces = message_reader(1 << 20), 0, [], iter(cuts)
     while position < len(data):
         room = reader.room()
         assert len(room)

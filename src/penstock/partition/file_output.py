@@ -10,8 +10,8 @@ Rules:
 - `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
   says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is
   reached are waited out for some seconds (`patience`). Then they are one clear error, and the space is given back.
-- A file that somebody else has made is written to by its descriptor, and stays his: there is nothing to publish, and
-  nothing is removed.
+- A file that somebody else has made is written to by a copy of its descriptor, and stays his: there is nothing to
+  publish, and nothing is removed.
 - No fsync. A partition outlives its task, not its host's crash: after one it is produced again, and should a torn
   file be left behind, its checksums say so.
 """
@@ -73,9 +73,10 @@ class FileOutput:
         self._partition = partition
         self._reserve = reserve
         self._unseen = 0
-        self._fd = opened
+        self._fd = -1
         self._is_lent = opened >= 0
         if self._is_lent:
+            self._fd = os.dup(opened)
             return
         temporary = path if is_read_meanwhile else path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:

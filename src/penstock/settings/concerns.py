@@ -121,6 +121,21 @@ class EssSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalSettings:
+    """The host service of Penstock's own, where `external` moves an edge's rows. Times in seconds.
+
+    Every host has it at this `port`, and at this `socket`, a path, for its own tasks. One that gives nothing for
+    `retry_timeout` is lost, with what it keeps. A reader that comes before its producer has written anything waits
+    for `request_timeout`.
+    """
+
+    socket: str = "/var/lib/penstock/service.sock"
+    port: int = 7447
+    retry_timeout: float = 60.0
+    request_timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSettings:
     """One task. `group_memory` is what it collects for groups, joins and sorts before it spills. Sizes in bytes."""
 

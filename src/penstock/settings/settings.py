@@ -13,6 +13,7 @@ from penstock.settings.concerns import (
     DriverSettings,
     EnvironmentSettings,
     EssSettings,
+    ExternalSettings,
     JobSettings,
     NetworkSettings,
     ObserveSettings,
@@ -39,6 +40,7 @@ class Settings:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     blocking: BlockingSettings = field(default_factory=BlockingSettings)
     ess: EssSettings = field(default_factory=EssSettings)
+    external: ExternalSettings = field(default_factory=ExternalSettings)
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     driver: DriverSettings = field(default_factory=DriverSettings)
     job: JobSettings = field(default_factory=JobSettings)
@@ -82,6 +84,7 @@ _CONCERNS = {
     "network": NetworkSettings,
     "blocking": BlockingSettings,
     "ess": EssSettings,
+    "external": ExternalSettings,
     "environment": EnvironmentSettings,
     "driver": DriverSettings,
     "job": JobSettings,

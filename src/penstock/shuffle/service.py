@@ -9,7 +9,7 @@ record batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.settings import Settings
@@ -81,6 +81,8 @@ class ShuffleMasterContext:
     application: str
     settings: Settings
     on_fatal_error: Callable[[BaseException], None]
+    secret: bytes = field(default=b"", repr=False)
+    """The application's, as its tasks have it."""
 
 
 class ShuffleMaster(Protocol):

@@ -309,7 +309,9 @@ class JobMaster:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        context = ShuffleMasterContext(self.identity.application, self.settings, self._on_fatal_error)
+        context = ShuffleMasterContext(
+            self.identity.application, self.settings, self._on_fatal_error, self.identity.secret
+        )
         core = MasterCore()
         self._driver = JobDriver(core, self._launcher, context)
         self._results = Results(ResultCalls(self._run_for_result, self._lose_partition, self._release_result))

@@ -20,9 +20,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-import xxhash
-
-from penstock.buffer.arrow import PayloadFormat
 from penstock.errors import (
     AuthenticationError,
     PartitionError,
@@ -33,22 +30,17 @@ from penstock.errors import (
 )
 from penstock.partition.file_header import damaged
 from penstock.partition.file_input import FileOrigin
-from penstock.partition.sort_buffer import joined
-from penstock.record.codec import BatchCodec
-from penstock.record.completeness import CompletenessCounter
-from penstock.record.framing import MessageAssembler
+from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
 from penstock.services.spark_ess.fetches import Fetched, Wanted
 from penstock.services.spark_ess.manifest import ExtentRun, Manifest
 from penstock.services.spark_ess.messages import Block
 from penstock.services.spark_ess.places import Place, names_of
-from penstock.shuffle import ChannelDescriptor, EndOfData, Received
+from penstock.shuffle import ChannelDescriptor, Received
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _AGAIN_SECONDS = 0.02
-_BATCH_BYTES = 128 << 10
-"""Batches are joined up to this many bytes: with many subpartitions messages are small."""
 _UNKNOWN_EXECUTOR = "not registered"
 _NO_LOGIN = ("Expected SaslMessage", "SecurityException")
 
@@ -92,9 +84,7 @@ class ChannelReader:
         self._broken = ""
         """The reason for which data could not be read, though the manifest was there."""
         self._manifest: Manifest | None = None
-        self._size = PayloadFormat(schema).size
-        self._sums = CompletenessCounter()
-        self._assembler = MessageAssembler(BatchCodec(schema), self._sums)
+        self._rows = ExtentBatches(number, schema, self._origin, self._path)
         self._batches: deque[Iterator[Received]] = deque()
 
     @property
@@ -225,29 +215,14 @@ class ChannelReader:
         if data.size != piece.size:
             what = f"{data.size} bytes came of the {piece.size} from {piece.begin} on"
             raise damaged(self._origin, self._path, what)
-        for batch in joined(self._batches_of(piece, memoryview(data).cast("B")), _BATCH_BYTES):
-            yield Received(self.number, batch)
-
-    def _batches_of(self, piece: ExtentRun, view: memoryview) -> Iterator[tuple[pa.RecordBatch, int]]:
-        for extent, times in piece.extents:
-            begin = extent.offset - piece.begin
-            found = view[begin : begin + extent.length]
-            if xxhash.xxh3_64_intdigest(found) != extent.checksum:
-                what = f"the checksum of the extent at {extent.offset} does not match"
-                raise damaged(self._origin, self._path, what)
-            for _ in range(times):
-                for batch in self._assembler.feed(found, is_kept=True):
-                    yield batch, self._size(batch)
+        extents = [FetchedExtent(each.offset, each.length, each.checksum, times) for each, times in piece.extents]
+        yield from self._rows.read(extents, piece.begin, memoryview(data).cast("B"))
 
     def _closing(self) -> Iterator[Received]:
         manifest, wanted = self._manifest, self.wanted
         assert manifest is not None  # noqa: S101 - it was what said that this is all
-        expected, found = manifest.end(wanted.subpartition, wanted.count), self._sums.end_of_partition()
-        if found != expected:
-            what = f"subpartitions from {wanted.subpartition} on: {found}, not {expected}"
-            raise damaged(self._origin, self._path, what)
-        yield Received(self.number, event=EndOfData())
-        yield Received(self.number, event=expected)
+        expected = manifest.end(wanted.subpartition, wanted.count)
+        return self._rows.closing(expected, f"subpartitions from {wanted.subpartition} on")
 
     def _error(self, kind: type[PartitionError], what: str) -> PartitionError:
         error = kind(f"{self._origin} {what}")

@@ -12,16 +12,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.errors import ProtocolError, SettingError
+from penstock.errors import PenstockError, ProtocolError, SettingError
+from penstock.services.fetching.wire import Address, Wire
+from penstock.services.spark_ess.frames import Answer, Failure
 from penstock.services.spark_ess.messages import ask_folders, read_folders, register_executor
 from penstock.services.spark_ess.sasl import SaslLogin
-from penstock.services.spark_ess.session import Login
-from penstock.services.spark_ess.wire import Address, ServiceRefusedError, Wire, ask
+from penstock.services.spark_ess.session import Login, Session
 from penstock.settings import EssSettings
 
 PORT = 7337
 """Spark's own."""
 _PAUSE_SECONDS = 0.1
+_LOOK_SECONDS = 0.05
+_CHUNK_BYTES = 1 << 31
+
+
+class ServiceRefusedError(PenstockError):
+    """The service has answered a request with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +51,20 @@ class Access:
         """The login of a new connection."""
         return SaslLogin(self.application, self.secret) if self.secret else None
 
+    def session(self) -> Session:
+        """The protocol of a new connection."""
+        return Session(self.login(), _CHUNK_BYTES)
+
 
 def call(access: Access, address: Address, bodies: Sequence[bytes], check: Callable[[], object]) -> list[bytes]:
     """The answers to these requests. ServiceRefusedError, AuthenticationError, or TimeoutError with its cause."""
     deadline = time.monotonic() + access.patience
     while True:
         try:
-            wire = Wire(address, access.login())
+            session = access.session()
+            wire = Wire(address, session)
             try:
-                return ask(wire, list(bodies), max(0.0, deadline - time.monotonic()), check)
+                return _ask(wire, session, list(bodies), max(0.0, deadline - time.monotonic()), check)
             finally:
                 wire.close()
         except ConnectionError as error:
@@ -64,6 +76,34 @@ def call(access: Access, address: Address, bodies: Sequence[bytes], check: Calla
                 ) from error
         check()
         time.sleep(_PAUSE_SECONDS)
+
+
+def _ask(
+    wire: Wire, session: Session, bodies: list[bytes], seconds: float, check: Callable[[], object]
+) -> list[bytes]:
+    """The answers to requests, on a wire that nobody else uses.
+
+    `check` is called while this waits, and may raise. ServiceRefusedError where one is answered with an error,
+    TimeoutError and ConnectionError where there is no answer.
+    """
+    numbers = [session.ask(body) for body in bodies]
+    answers: dict[int, bytes] = {}
+    deadline = time.monotonic() + seconds
+    while len(answers) < len(numbers):
+        check()
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the shuffle service did not answer within {seconds:.0f} s")
+        wire.wait(min(left, _LOOK_SECONDS))
+        for message in wire.move():
+            match message:
+                case Answer(request, body):
+                    answers[request] = body
+                case Failure(_, text):
+                    raise ServiceRefusedError(text)
+                case _:
+                    pass
+    return [answers[number] for number in numbers]
 
 
 def registered(

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.services.fetching.gate import FetchingGate
 from penstock.services.spark_ess.client import Access
 from penstock.services.spark_ess.files import files_by_partition, remove
-from penstock.services.spark_ess.gate import EssGate
 from penstock.services.spark_ess.places import folders_for
+from penstock.services.spark_ess.sources import EssSources
 from penstock.services.spark_ess.writer import EssWriter
 from penstock.shuffle import (
     AttemptId,
@@ -30,7 +31,7 @@ class EssEnvironment:
         self._host = context.host
         self._settings = context.settings
         self._access = Access.of(context.settings.ess, context.application)
-        self._gates: list[tuple[AttemptId, EssGate]] = []
+        self._gates: list[tuple[AttemptId, FetchingGate]] = []
 
     def create_result_partition_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -41,8 +42,8 @@ class EssEnvironment:
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
-        host, settings, access = self._host, self._settings.ess, self._access
-        gates = [EssGate(host, owner, descriptor, settings, access) for descriptor in descriptors]
+        sources = EssSources(self._settings.ess, self._access)
+        gates = [FetchingGate(self._host, owner, descriptor, sources) for descriptor in descriptors]
         self._gates += [(owner.attempt, gate) for gate in gates]
         return list(gates)
 

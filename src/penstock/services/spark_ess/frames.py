@@ -3,8 +3,7 @@
 
     frame = length i64 (these 8 bytes counted), type u8, fields, body; all big endian
 
-Rules: `room` says where the next bytes go, `received` what they make. The body of a chunk is received in place, into
-memory of its own, so it is copied only as far as it came together with what stands before it. A frame larger than
+Rules: the body of a chunk is received in place, into memory of its own (`fetching/bodies.py`). A frame larger than
 this side has asked for is a ProtocolError before memory is taken for it. Limit: the types that a client of a shuffle
 service meets; streams by name, uploads and pushed blocks are not among them.
 """
@@ -15,6 +14,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ProtocolError
+from penstock.services.fetching.bodies import BodyHead, BodyReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,6 @@ _CHUNK_REQUEST = struct.Struct(">qbqi")
 _CALL = struct.Struct(">qi")
 _CALL_HEAD = struct.Struct(">qbqi")
 _CHUNK_HEAD = _HEAD.size + _CHUNK.size
-_STAGE_BYTES = 64 << 10
 _MOST_TEXT = 8 << 20
 """A frame that is no chunk holds a few names, or the stack of an error."""
 
@@ -76,97 +75,47 @@ def chunk_request_frame(stream: int, number: int) -> bytes:
     return _CHUNK_REQUEST.pack(_CHUNK_REQUEST.size, CHUNK_REQUEST, stream, number)
 
 
-class MessageReader:
-    """Makes messages of what arrives. `most` is the largest chunk that this side asks for, in bytes."""
-
-    __slots__ = ("_body", "_chunk", "_filled", "_kind", "_stage", "_staged", "_target", "most")
+class SparkHeads:
+    """The frames that a service sends. `most` is the largest chunk that this side asks for, in bytes."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._stage = bytearray(_STAGE_BYTES)
-        self._staged = 0
-        """The bytes of the stage that hold something."""
-        self._kind = 0
-        self._chunk = (0, 0)
-        self._body: pa.Buffer | bytearray | None = None
-        self._target = memoryview(b"")
-        self._filled = 0
 
-    def room(self) -> memoryview:
-        """The memory that the next bytes go to; never empty."""
-        if self._body is not None and len(self._target) - self._filled >= _STAGE_BYTES:
-            return self._target[self._filled :]
-        return memoryview(self._stage)[self._staged :]
-
-    def received(self, count: int) -> list[Message]:
-        """So many bytes have come to where `room` said; the messages that are whole now."""
-        if self._body is not None and len(self._target) - self._filled >= _STAGE_BYTES:
-            self._filled += count
-            return [self._whole()] if self._filled == len(self._target) else []
-        self._staged += count
-        found: list[Message] = []
-        view, begin = memoryview(self._stage), 0
-        while True:
-            if self._body is None:
-                taken = self._begin(view[begin : self._staged])
-                if not taken:
-                    break
-                begin += taken
-            begin += self._fill(view[begin : self._staged])
-            if self._filled < len(self._target):
-                break
-            found.append(self._whole())
-        left = self._staged - begin
-        view[:left] = bytes(view[begin : self._staged])
-        self._staged = left
-        return found
-
-    def _begin(self, view: memoryview) -> int:
-        """Read the head of a frame; the bytes that it takes, 0 where it is not whole yet."""
+    def head(self, view: memoryview) -> BodyHead | None:
+        """Read the head of a frame, if it is whole."""
         if len(view) < _HEAD.size:
-            return 0
+            return None
         length, kind = _HEAD.unpack_from(view)
         head = _CHUNK_HEAD if kind == CHUNK else _HEAD.size
         most = self.most if kind == CHUNK else _MOST_TEXT
         if kind not in (CHUNK, CHUNK_FAILURE, ANSWER, FAILURE) or not head <= length <= head + most:
             raise ProtocolError(f"a frame of type {kind} and {length} bytes came, which nobody has asked for")
         if len(view) < head:
-            return 0
-        self._kind = kind
-        size = length - head
+            return None
+        return BodyHead(bytes(view[:head]), length - head, kind == CHUNK)
+
+    def message(self, head: bytes, body: pa.Buffer | bytearray) -> Message:
+        """The message of a whole frame."""
+        _, kind = _HEAD.unpack_from(head)
         if kind == CHUNK:
-            import pyarrow as pa  # not above: who only calls has no chunks
-
-            self._chunk = _CHUNK.unpack_from(view, _HEAD.size)
-            self._body = pa.allocate_buffer(size)
-        else:
-            self._body = bytearray(size)
-        self._target, self._filled = memoryview(self._body).cast("B"), 0
-        return head
-
-    def _fill(self, view: memoryview) -> int:
-        """Move what has come into the body."""
-        count = min(len(view), len(self._target) - self._filled)
-        self._target[self._filled : self._filled + count] = view[:count]
-        self._filled += count
-        return count
-
-    def _whole(self) -> Message:
-        body, self._body = self._body, None
-        self._target, self._filled = memoryview(b""), 0
-        if self._kind == CHUNK:
-            return FetchedChunk(*self._chunk, body)
-        data = bytes(body or b"")
+            stream, number = _CHUNK.unpack_from(head, _HEAD.size)
+            return FetchedChunk(stream, number, body)
+        data = bytes(body)
         try:
-            if self._kind == CHUNK_FAILURE:
+            if kind == CHUNK_FAILURE:
                 stream, number = _CHUNK.unpack_from(data)
                 return ChunkFailure(stream, number, _text(data[_CHUNK.size :]))
             request, _ = _CALL.unpack_from(data)
         except struct.error as error:
-            raise ProtocolError(f"a frame of type {self._kind} has {len(data)} bytes, too few") from error
-        if self._kind == FAILURE:
+            raise ProtocolError(f"a frame of type {kind} has {len(data)} bytes, too few") from error
+        if kind == FAILURE:
             return Failure(request, _text(data[_CALL.size - 4 :]))
         return Answer(request, data[_CALL.size :])
+
+
+def message_reader(most: int) -> BodyReader[Message]:
+    """The reader of what a service sends; see `SparkHeads`."""
+    return BodyReader(SparkHeads(most))
 
 
 def _text(data: bytes) -> str:

@@ -17,8 +17,8 @@ from penstock.services.spark_ess.frames import (
     Failure,
     FetchedChunk,
     Message,
-    MessageReader,
     chunk_request_frame,
+    message_reader,
     request_frame,
 )
 
@@ -44,7 +44,7 @@ class Session:
     __slots__ = ("_due", "_login", "_numbers", "_open", "_outgoing", "_waiting", "reader")
 
     def __init__(self, login: Login | None, most: int) -> None:
-        self.reader = MessageReader(most)
+        self.reader = message_reader(most)
         self._login = login
         self._numbers = _LOGIN
         self._open: set[int] = set()
@@ -80,6 +80,14 @@ class Session:
         """The bytes to be sent now; they are given once."""
         found, self._outgoing = self._outgoing, []
         return b"".join(found)
+
+    def closed(self) -> str:
+        """The meaning of an end of the connection."""
+        return "the shuffle service closed the connection"
+
+    def room(self) -> memoryview:
+        """The memory that the next bytes go to."""
+        return self.reader.room()
 
     def received(self, count: int) -> list[Message]:
         """So many bytes have come to `reader.room()`; the messages for whoever asked."""

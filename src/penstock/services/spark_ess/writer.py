@@ -10,10 +10,9 @@ from penstock.errors import NoStorageError, PenstockError, ProtocolError, Storag
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.partition.file_output import FileOptions
 from penstock.services.file_rows import FileRows
-from penstock.services.spark_ess.client import Access, address_of, registered
+from penstock.services.spark_ess.client import Access, ServiceRefusedError, address_of, registered
 from penstock.services.spark_ess.files import FilesOfPartition, PartitionFiles
 from penstock.services.spark_ess.places import Place, folders_for, make_folders
-from penstock.services.spark_ess.wire import ServiceRefusedError
 from penstock.settings import Settings
 from penstock.shuffle import (
     EndOfData,

@@ -8,23 +8,34 @@ protocol are raised at once, as trying again would not help.
 
 from __future__ import annotations
 
-from penstock.services.spark_ess.client import Access
-from penstock.services.spark_ess.fetches import Fetched, Fetches
-from penstock.services.spark_ess.wire import Address, Wire
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.services.fetching.parts import FetchedPiece, FetchQueue
+from penstock.services.fetching.wire import Wire
 
 _PAUSE_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
 """The longest time between two looks that counts as waiting."""
 
 
-class ServiceLine:
-    """One service of one gate."""
+@dataclass(frozen=True, slots=True)
+class LinePatience:
+    """The seconds that a service may give nothing, the setting that says so, and the service's name for people."""
 
-    def __init__(self, access: Access, address: Address) -> None:
-        self.fetches = Fetches(access.application)
-        self.address = address
+    seconds: float
+    setting: str
+    service: str
+
+
+class ServiceLine:
+    """One service of one gate; `connect` begins a connection."""
+
+    def __init__(self, fetches: FetchQueue, connect: Callable[[], Wire], patience: LinePatience) -> None:
+        self.fetches = fetches
         self.wire: Wire | None = None
-        self._access = access
+        self._open = connect
+        self._patience = patience
         self._again = 0.0
         self._looked: float | None = None
         self._stalled = 0.0
@@ -35,14 +46,14 @@ class ServiceLine:
         """The time of the next try, if that is what there is to wait for."""
         return self._again if self.wire is None and self.fetches else None
 
-    def move(self, now: float) -> list[Fetched]:
+    def move(self, now: float) -> list[FetchedPiece]:
         """Do what can be done without waiting; what has come. TimeoutError, with the cause, where it is lost."""
         self._count(now)
         if self.wire is None:
             if not self.fetches or now < self._again:
                 return []
             self._connect(now)
-        found: list[Fetched] = []
+        found: list[FetchedPiece] = []
         wire = self.wire
         if wire is None:
             return found
@@ -69,24 +80,23 @@ class ServiceLine:
             self._stalled = 0.0
         elif since is not None:
             self._stalled += min(now - since, _LOOK_SECONDS)
-        if self._stalled > self._access.patience:
-            host, port = self.address
+        patience = self._patience
+        if self._stalled > patience.seconds:
             self.close()
             raise TimeoutError(
-                f"the shuffle service at {host}:{port} gave nothing for {self._access.patience:.0f} s"
-                f" (spark.penstock.ess.retryTimeout): {self._cause}"
+                f"{patience.service} gave nothing for {patience.seconds:.0f} s ({patience.setting}): {self._cause}"
             )
 
     def _connect(self, now: float) -> None:
         try:
-            self.wire = Wire(self.address, self._access.login())
+            self.wire = self._open()
         except ConnectionError as error:
             self._cause, self._again = str(error), now + _PAUSE_SECONDS
             return
         self.fetches.begin(self.wire.session)
 
-    def _broke(self, error: ConnectionError, now: float) -> list[Fetched]:
+    def _broke(self, error: ConnectionError, now: float) -> list[FetchedPiece]:
         was_made = self.wire is not None and not self.wire.is_connecting
         self.close()
         self._cause, self._again = str(error), now + _PAUSE_SECONDS * (not was_made)
-        return self.fetches.end(blames=was_made)
+        return list(self.fetches.end(blames=was_made))

@@ -10,13 +10,10 @@ from __future__ import annotations
 import errno
 import select
 import socket
-import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from penstock.errors import PenstockError
-from penstock.services.spark_ess.frames import Answer, Failure, Message
-from penstock.services.spark_ess.session import Login, Session
+from penstock.services.fetching.parts import WireSession
 
 T = TypeVar("T")
 Address = tuple[str, int]
@@ -24,19 +21,13 @@ Address = tuple[str, int]
 _UNDER_WAY = (0, errno.EINPROGRESS)
 _MOST_AT_ONCE = 32
 """The reads from the socket in one `move`, so that several services take turns."""
-_LOOK_SECONDS = 0.05
-_CHUNK_BYTES = 1 << 31
-
-
-class ServiceRefusedError(PenstockError):
-    """The service has answered a request with an error."""
 
 
 class Wire:
     """One connection; it is being made when the constructor returns."""
 
-    def __init__(self, address: Address, login: Login | None) -> None:
-        self.session = Session(login, _CHUNK_BYTES)
+    def __init__(self, address: Address, session: WireSession) -> None:
+        self.session = session
         self._unsent = memoryview(b"")
         self.is_connecting = True
         """It is not known yet whether anybody is there."""
@@ -62,7 +53,7 @@ class Wire:
         """True if it can go on when the socket takes bytes."""
         return self.is_connecting or bool(self._unsent)
 
-    def move(self) -> list[Message]:
+    def move(self) -> list[Any]:
         """Send what can be sent, take what has come. ConnectionError when there is no connection any more."""
         return self._guarded(self._move)
 
@@ -79,7 +70,7 @@ class Wire:
         """Close it; idempotent."""
         self._socket.close()
 
-    def _move(self) -> list[Message]:
+    def _move(self) -> list[Any]:
         if self.is_connecting and not self._is_connected():
             return []
         self._send()
@@ -123,42 +114,16 @@ class Wire:
             except BlockingIOError:
                 return
 
-    def _receive(self) -> list[Message]:
-        found: list[Message] = []
+    def _receive(self) -> list[Any]:
+        found: list[Any] = []
         for _ in range(_MOST_AT_ONCE):
             try:
-                count = self._socket.recv_into(self.session.reader.room())
+                count = self._socket.recv_into(self.session.room())
             except BlockingIOError:
                 break
             if not count:
                 if found:
                     break  # said again the next time
-                raise ConnectionResetError("the shuffle service closed the connection")
+                raise ConnectionResetError(self.session.closed())
             found += self.session.received(count)
         return found
-
-
-def ask(wire: Wire, bodies: list[bytes], seconds: float, check: Callable[[], object] = lambda: None) -> list[bytes]:
-    """The answers to requests, on a wire that nobody else uses.
-
-    `check` is called while this waits, and may raise. ServiceRefusedError where one is answered with an error,
-    TimeoutError and ConnectionError where there is no answer.
-    """
-    numbers = [wire.session.ask(body) for body in bodies]
-    answers: dict[int, bytes] = {}
-    deadline = time.monotonic() + seconds
-    while len(answers) < len(numbers):
-        check()
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"the shuffle service did not answer within {seconds:.0f} s")
-        wire.wait(min(left, _LOOK_SECONDS))
-        for message in wire.move():
-            match message:
-                case Answer(request, body):
-                    answers[request] = body
-                case Failure(_, text):
-                    raise ServiceRefusedError(text)
-                case _:
-                    pass
-    return [answers[number] for number in numbers]

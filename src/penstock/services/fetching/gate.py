@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate over partitions that shuffle services serve: one connection to each service, read without threads.
+"""The gate over partitions that services give on request: one connection to each service, read without threads.
 
 Rules: nothing is received that no reader has asked for, so a task that is busy leaves bytes with the kernel and the
 service, not in its own memory. Channels whose data is there take turns. A poll that gives nothing has the connections
@@ -16,12 +16,8 @@ from collections.abc import Container
 
 from penstock.errors import PartitionError
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
-from penstock.services.spark_ess.channel import ChannelPatience, ChannelReader
-from penstock.services.spark_ess.client import Access, address_of
-from penstock.services.spark_ess.fetches import Fetched
-from penstock.services.spark_ess.line import ServiceLine
-from penstock.services.spark_ess.wire import Address
-from penstock.settings import EssSettings
+from penstock.services.fetching.line import ServiceLine
+from penstock.services.fetching.parts import FetchedChannel, FetchedPiece, FetchSources
 from penstock.shuffle import (
     ChannelDescriptor,
     InputGateDescriptor,
@@ -35,7 +31,7 @@ from penstock.shuffle import (
 _LOOK_SECONDS = 0.05
 
 
-class EssGate:
+class FetchingGate:
     """An `InputGate`."""
 
     def __init__(
@@ -43,19 +39,17 @@ class EssGate:
         host: TaskHost,
         owner: OwnerContext,
         descriptor: InputGateDescriptor,
-        settings: EssSettings,
-        access: Access,
+        sources: FetchSources,
     ) -> None:
         self.descriptor = descriptor
         self._host = host
         self._metrics = owner.metrics
-        self._access = access
-        self._patience = ChannelPatience(settings.request_timeout, settings.retry_timeout)
+        self._sources = sources
         self._unknown: dict[int, ChannelDescriptor] = {}
         self._updates: deque[tuple[int, ShuffleDescriptor]] = deque()
-        self._readers: dict[int, ChannelReader] = {}
+        self._readers: dict[int, FetchedChannel] = {}
         self._turns: deque[int] = deque()
-        self._lines: dict[Address, ServiceLine] = {}
+        self._lines: dict[str, ServiceLine] = {}
         self._watched: list[int] = []
         """The descriptors of connections that the host watches."""
         self._error: BaseException | None = None
@@ -150,7 +144,7 @@ class EssGate:
                     line.fetches.want(waiting.took(fetched, now))
                     self._metrics.add("bytes_in", 0 if fetched.data is None else fetched.data.size)
 
-    def _fetched(self, line: ServiceLine, now: float) -> list[Fetched]:
+    def _fetched(self, line: ServiceLine, now: float) -> list[FetchedPiece]:
         try:
             return line.move(now)
         except TimeoutError as error:
@@ -173,12 +167,12 @@ class EssGate:
             self._host.unwatch(self._watched.pop())
 
     def _open(self, number: int, channel: ChannelDescriptor) -> None:
-        self._readers[number] = ChannelReader(number, channel, self.descriptor.schema, self._patience)
+        self._readers[number] = self._sources.channel(number, channel, self.descriptor)
         self._turns.append(number)
 
-    def _line(self, reader: ChannelReader) -> ServiceLine:
-        address = address_of(reader.wanted.source.address)
+    def _line(self, reader: FetchedChannel) -> ServiceLine:
+        address = reader.wanted.source.address
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = ServiceLine(self._access, address)
+            line = self._lines[address] = self._sources.line(address)
         return line

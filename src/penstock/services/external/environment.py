@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `external` service in a task: its writers and gates. It needs nothing of its host's environment process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.external.keys import ApplicationKey
+from penstock.external.requests import ListHeld, ReleaseKept
+from penstock.services.external.host_line import HostLine
+from penstock.services.external.sources import ExternalSources
+from penstock.services.external.writer import ExternalWriter
+from penstock.services.fetching.gate import FetchingGate
+from penstock.shuffle import (
+    AttemptId,
+    InputGate,
+    InputGateDescriptor,
+    OwnerContext,
+    PartitionId,
+    ResultPartitionDescriptor,
+    ResultPartitionWriter,
+    ShuffleDescriptor,
+    ShuffleEnvironmentContext,
+)
+
+
+class ExternalEnvironment:
+    """A `ShuffleEnvironment`."""
+
+    def __init__(self, context: ShuffleEnvironmentContext) -> None:
+        self._host = context.host
+        self._settings = context.settings
+        self._key = ApplicationKey.of(context.application, context.secret)
+        self._gates: list[tuple[AttemptId, FetchingGate]] = []
+
+    def create_result_partition_writers(
+        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
+    ) -> list[ResultPartitionWriter]:
+        """Writers in the order of the descriptors."""
+        host, settings, key = self._host, self._settings, self._key
+        return [ExternalWriter(host, owner, descriptor, settings, key) for descriptor in descriptors]
+
+    def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
+        """Gates in the order of the descriptors."""
+        sources = ExternalSources(self._settings.external, self._key)
+        gates = [FetchingGate(self._host, owner, descriptor, sources) for descriptor in descriptors]
+        self._gates += [(owner.attempt, gate) for gate in gates]
+        return list(gates)
+
+    def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
+        """Have this host's service remove these partitions."""
+        line = self._line()
+        try:
+            line.ask(ReleaseKept(tuple(partitions)))
+        finally:
+            line.close()
+
+    def partitions_occupying_local_resources(self) -> list[PartitionId]:
+        """The application's partitions at this host's service."""
+        line = self._line()
+        try:
+            return list(line.ask(ListHeld()).partitions)
+        finally:
+            line.close()
+
+    def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
+        """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
+        gates = [gate for attempt, gate in self._gates if attempt == consumer]
+        return sum(gate.update(descriptor) for gate in gates) > 0
+
+    def close(self) -> None:
+        """Keep the partitions: they are the host service's."""
+
+    def _line(self) -> HostLine:
+        """A line of the environment's own: the task that it is of may have been told to stop."""
+        settings = self._settings.external
+        return HostLine(settings.socket, self._key, settings.retry_timeout, lambda: None)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A writer's line to the service of its own host: questions over the Unix socket, and the files it is lent.
+
+Rules: it waits in steps of a twentieth of a second, and looks in between whether its task is to stop. A service that
+is not there, as while it is restarted, is waited for; one that goes while a partition is written takes it along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.connection.frames import HEADER
+from penstock.errors import NoStorageError, StorageError
+from penstock.external.keys import ApplicationKey
+from penstock.external.requests import BeginPartition, BegunPartition, Introduce, Introduced
+from penstock.link.control import raise_for_error
+from penstock.link.frames import call_frame, read_reply
+from penstock.link.wire import Done, from_wire, to_wire
+from penstock.shuffle.requests import Request
+
+A = TypeVar("A")
+_LOOK_SECONDS = 0.05
+_PAUSE_SECONDS = 0.1
+_LAST_SECONDS = 2.0
+_LENT = 2
+
+
+class HostLine:
+    """One connection. `check` is called while it waits, and may raise."""
+
+    def __init__(self, path: str, key: ApplicationKey, patience: float, check: Callable[[], object]) -> None:
+        self._path = path
+        self._check = check
+        self._patience = patience
+        self._calls = 0
+        self._deadline = math.inf
+        self._socket = self._connected()
+        try:
+            self.introduced: Introduced = self.ask(Introduce(key.title, key.key))
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, request: Request[A]) -> A:
+        """Ask; raises what the service raised, and StorageError where it has gone."""
+        answer, lent = self._asked(request)
+        for descriptor in lent:
+            os.close(descriptor)
+        return answer
+
+    def begin(self, request: BeginPartition) -> tuple[BegunPartition, int, int]:
+        """Begin a partition: descriptors of its data file and index come with the answer."""
+        answer, lent = self._asked(request)
+        if len(lent) != _LENT:
+            for descriptor in lent:
+                os.close(descriptor)
+            raise StorageError(f"the host service at {self._path} has lent {len(lent)} files instead of {_LENT}")
+        data, index = lent
+        return answer, data, index
+
+    def tell(self, request: Request[Done]) -> None:
+        """A last word, also of a task that was told to stop."""
+        self._check = lambda: None
+        self._deadline = time.monotonic() + _LAST_SECONDS
+        self.ask(request)
+
+    def close(self) -> None:
+        """Hang up; idempotent."""
+        self._socket.close()
+
+    def _connected(self) -> socket.socket:
+        deadline = time.monotonic() + self._patience
+        while True:
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connected.connect(self._path)
+            except OSError as error:
+                connected.close()
+                if time.monotonic() >= deadline:
+                    raise NoStorageError(
+                        f"no host service answers at {self._path} within {self._patience:.0f} s: {error}. Start"
+                        f" `penstock service external --dir {Path(self._path).parent}` on this host, or set"
+                        " spark.penstock.external.socket to where it is"
+                    ) from error
+            else:
+                connected.settimeout(_LOOK_SECONDS)
+                return connected
+            self._check()
+            time.sleep(_PAUSE_SECONDS)
+
+    def _asked(self, request: Request[A]) -> tuple[A, list[int]]:
+        self._calls += 1
+        lent: list[int] = []
+        try:
+            self._socket.sendall(call_frame(self._calls, request.METHOD, to_wire(request)))
+            length, _, _ = HEADER.unpack(self._received(HEADER.size, lent))
+            body = self._received(length - HEADER.size, lent)
+            _, plain = read_reply(memoryview(body))
+            return from_wire(request.ANSWER, raise_for_error(plain)), lent
+        except OSError as error:
+            self._close_all(lent)
+            raise StorageError(
+                f"the host service at {self._path} has gone while a partition was written: {error}. The partition"
+                " must be produced again"
+            ) from error
+        except BaseException:
+            self._close_all(lent)
+            raise
+
+    def _received(self, size: int, lent: list[int]) -> bytes:
+        data = b""
+        while len(data) < size:
+            self._check()
+            try:
+                more, found, _, _ = socket.recv_fds(self._socket, size - len(data), _LENT, socket.MSG_CMSG_CLOEXEC)
+            except TimeoutError:
+                if time.monotonic() > self._deadline:
+                    raise
+                continue
+            lent += found
+            if not more:
+                raise ConnectionResetError("it has closed the connection")
+            data += more
+        return data
+
+    @staticmethod
+    def _close_all(lent: list[int]) -> None:
+        for descriptor in lent:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)

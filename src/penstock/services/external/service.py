@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `external` service, and its master in the driver.
+
+The master names the service beside each producer, has released partitions removed, and lets the services know that
+the application is there still. It keeps the names of what is there, no rows. The modules for tasks are imported in
+tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.connection.transport import join_host, split_host
+from penstock.errors import PenstockError
+from penstock.external.keys import ApplicationKey
+from penstock.external.requests import EndApplication, ForgetJob, ReleaseKept, RenewLease
+from penstock.services.external.client import call
+from penstock.settings import Settings
+from penstock.shuffle import (
+    Capabilities,
+    JobShuffleContext,
+    PartitionDescriptor,
+    PartitionId,
+    PartitionKind,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+    ShuffleEnvironment,
+    ShuffleEnvironmentContext,
+    ShuffleMasterContext,
+)
+from penstock.shuffle.ids import host_of
+from penstock.shuffle.requests import Request
+
+NAME = "external"
+_LOG = logging.getLogger(__name__)
+_RENEW_SECONDS = 30.0
+_CALL_SECONDS = 10.0
+
+
+class ExternalShuffleService:
+    """The plug-in registered as `external`."""
+
+    name = NAME
+    capabilities = Capabilities(
+        (PartitionKind.BLOCKING_SORT_MERGE, PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_PERSISTENT),
+        outlives_executors=True,
+    )
+    """All are kept the same way: one file, however many subpartitions."""
+
+    def create_shuffle_master(self, context: ShuffleMasterContext) -> ExternalMaster:
+        """The driver side."""
+        return ExternalMaster(context)
+
+    def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> ShuffleEnvironment:
+        """The side of a task."""
+        from penstock.services.external.environment import ExternalEnvironment
+
+        return ExternalEnvironment(context)
+
+    def preload(self) -> None:
+        """Import what writes and reads."""
+        from penstock.services.external import environment  # noqa: F401 - imported ahead, nothing else
+
+
+class ExternalMaster:
+    """A `ShuffleMaster`."""
+
+    def __init__(self, context: ShuffleMasterContext) -> None:
+        self._key = ApplicationKey.of(context.application, context.secret)
+        self._settings: Settings = context.settings
+        self._addresses: dict[str, set[str]] = {}
+        """By job: the services that have, or had, something of it."""
+        self._held: dict[str, set[PartitionId]] = {}
+        """By job: what is there."""
+        self._over: set[str] = set()
+        """The jobs that are over, and have partitions yet."""
+        self._known: set[str] = set()
+        """All services that were used."""
+        self._waiting: dict[str, list[PartitionId]] = {}
+        """By service: what is to be released with the next call."""
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to say that the application is there."""
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def close(self) -> None:
+        """Have everything removed; what can't be goes when the application's lease ends."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        known, self._known = self._known, set()
+        await asyncio.gather(*(self._tell(address, [EndApplication()]) for address in known))
+
+    def register_job(self, context: JobShuffleContext) -> None:
+        """A job begins."""
+        self._held.setdefault(context.job, set())
+
+    def unregister_job(self, job: str) -> None:
+        """A job is over; results of it that are still held stay."""
+        self._over.add(job)
+
+    async def register_partition_with_producer(
+        self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
+    ) -> ShuffleDescriptor:
+        """A partition lies beside its producer, at that host's service."""
+        host = split_host(producer.address)[0] if producer.address else host_of(producer.environment)
+        address = self.address_of(host, producer)
+        identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
+        self._held.setdefault(job, set()).add(identity)
+        self._addresses.setdefault(job, set()).add(address)
+        self._known.add(address)
+        return ShuffleDescriptor(identity, NAME, partition.kind, address=address)
+
+    def address_of(self, host: str, producer: ProducerDescriptor) -> str:
+        """The address of the service on a producer's host: every host has it at the same port."""
+        return join_host(host, self._settings.external.port)
+
+    async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
+        """Have a partition removed; readers who come late hear of that until the job is over."""
+        job = descriptor.partition.job
+        held = self._held.get(job, set())
+        if descriptor.partition not in held:
+            return
+        held.discard(descriptor.partition)
+        await self._release(descriptor)
+        if not held and job in self._over:
+            self._over.discard(job)
+            self._held.pop(job, None)
+            addresses = self._addresses.pop(job, set())
+            await asyncio.gather(*(self._tell(address, [ForgetJob(job)]) for address in addresses))
+
+    async def _release(self, descriptor: ShuffleDescriptor) -> None:
+        """Releases at the same time share a call."""
+        waiting = self._waiting.setdefault(descriptor.address, [])
+        waiting.append(descriptor.partition)
+        await asyncio.sleep(0)
+        partitions = self._waiting.pop(descriptor.address, [])
+        if partitions:
+            await self._tell(descriptor.address, [ReleaseKept(tuple(partitions))])
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW_SECONDS)
+            await asyncio.gather(*(self._tell(address, [RenewLease()]) for address in list(self._known)))
+
+    async def _tell(self, address: str, requests: Sequence[Request[Any]]) -> None:
+        try:
+            await asyncio.to_thread(call, self._key, address, requests, _CALL_SECONDS)
+        except (PenstockError, OSError) as error:
+            what = ", ".join(each.METHOD for each in requests)
+            _LOG.warning("%s was not told of %s: its lease of this application ends it: %s", address, what, error)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host services, as a gate that fetches needs them."""
+
+from __future__ import annotations
+
+from penstock.connection.transport import split_host
+from penstock.external.keys import ApplicationKey
+from penstock.services.external.channel import ExternalChannel
+from penstock.services.external.fetches import ServiceFetches
+from penstock.services.external.session import ServiceSession
+from penstock.services.fetching.line import LinePatience, ServiceLine
+from penstock.services.fetching.wire import Wire
+from penstock.settings import ExternalSettings
+from penstock.shuffle import ChannelDescriptor, InputGateDescriptor
+
+
+class ExternalSources:
+    """The services of all hosts, for one application."""
+
+    def __init__(self, settings: ExternalSettings, key: ApplicationKey) -> None:
+        self._settings = settings
+        self._key = key
+
+    def channel(self, number: int, wanted: ChannelDescriptor, gate: InputGateDescriptor) -> ExternalChannel:
+        """A channel of a gate."""
+        return ExternalChannel(number, wanted, gate.schema, self._settings.request_timeout)
+
+    def line(self, address: str) -> ServiceLine:
+        """The line to the service at this address."""
+        key, place = self._key, split_host(address)
+        patience = LinePatience(
+            self._settings.retry_timeout, "spark.penstock.external.retryTimeout", f"the host service at {address}"
+        )
+        return ServiceLine(ServiceFetches(), lambda: Wire(place, ServiceSession(key, address)), patience)
