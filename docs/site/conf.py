@@ -50,6 +50,7 @@ PAGES = {
         "structured-streaming",
         "event-time",
         "state",
+        "connectors",
         "checkpoints",
     ),
     "To run": ("settings", "clusters", "spark-ess", "external", "web-page", "metrics", "benchmarks", "testing"),

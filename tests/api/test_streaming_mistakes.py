@@ -127,10 +127,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
     ),
     # sources
     "a source that is not there": (
-        lambda p: reader().format("kafka").load(),
+        lambda p: reader().format("pulsar").load(),
         PlanError,
-        "readStream.format('kafka'): there is no such source",
-        "use one of csv, json, parquet, rate, text, or a source of your own",
+        "readStream.format('pulsar'): there is no such source",
+        "use one of csv, json, parquet, rate, text, a Python data source that spark.dataSource.register(...) has",
     ),
     "an option with a typo": (
         lambda p: reader().format("rate").option("rowPerSecond", 5).load(),

@@ -44,7 +44,7 @@ from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Persisting
 from penstock.stream.snapshots import Snapshots
-from penstock.stream.sources import SourceReader, outstanding_of
+from penstock.stream.sources import Positions, SourceReader, outstanding_of
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 
 REPORT_SECONDS = 0.5
@@ -125,6 +125,7 @@ class StreamLoop:
         self._outputs = parts.outputs
         self._chain = parts.chain
         self._source = parts.source
+        self._positions = Positions()
         self._persisting = parts.persisting
         self._event_time = parts.event_time or EventTime(parts.chain, parts.inputs.channels)
         self._snapshots = Snapshots(parts.mailbox, parts.inputs, parts.outputs, parts.store, parts.persisting)
@@ -342,6 +343,8 @@ class StreamLoop:
             if isinstance(decision, Commit):
                 self._chain.completed(decision.checkpoint)
                 self._persisting.completed(decision.checkpoint)
+                if self._source is not None:
+                    self._positions.completed(decision.checkpoint, self._source)
             elif isinstance(decision, SayCaughtUp):
                 self._mailbox.data_ended()
             elif not isinstance(decision, StopReading):
@@ -397,6 +400,7 @@ class StreamLoop:
         chunks: list[Chunk] = []
         if self._source is not None:
             position = self._source.snapshot()
+            self._positions.take(barrier.checkpoint, position)
             chunks.append((SOURCE_STATE, lambda: position))
         chunks += self._event_time.snapshot()
         chunks += self._chain.snapshot(barrier.checkpoint)

@@ -60,6 +60,9 @@ class PartitionedRows(Protocol):
         A batch without rows moves the offset, and more is asked for at once. Offsets are plain values: numbers,
         texts, bytes, None, lists and maps of such. A batch is copied before more is asked for, so its memory may be
         used again.
+
+        The iterator may have `close()`, and `completed(offset)`: a checkpoint at this offset is complete, so rows in
+        front of it are not asked for again.
         """
 
 
@@ -183,6 +186,13 @@ class PartitionedReader:
         packed: bytes = msgpack.packb((self._order, own))
         return packed
 
+    def completed(self, position: bytes) -> None:
+        """Tell the user's iterators of a complete checkpoint with this position, where they have ears for it."""
+        _, found = msgpack.unpackb(position)
+        offsets = {name: offset for name, offset, _ in found}
+        for partition in (*self._open, *self._caught_up):
+            partition.completed(offsets[partition.name])
+
     def close(self) -> None:
         """End the user's iterators."""
         for partition in (*self._open, *self._caught_up):
@@ -215,6 +225,12 @@ class _Partition:
             return batch.slice(0, max_rows)
         self._batch, self.position = None, (self._behind, 0)
         return batch
+
+    def completed(self, offset: Any) -> None:
+        """Tell the user's iterator, where it wants to know."""
+        completed = getattr(self._found, "completed", None)
+        if completed is not None:
+            completed(offset)
 
     def close(self) -> None:
         """End the user's iterator, where it is one that can be ended."""

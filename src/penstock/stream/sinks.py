@@ -53,7 +53,8 @@ class SinkWriter(Protocol):
 class StreamSink(Protocol):
     """A sink before it is opened; picklable.
 
-    It may have three methods more:
+    It may have `writing`, an operator for a stage of any number of tasks in front of it: the sink then has one task,
+    which takes what that gives (`commit_sink`). And it may have three methods more:
 
     - `owned(owner)`: the same sink for one attempt of its tasks. Texts of later attempts, those of other drivers too,
       are greater: so a task that begins late can leave alone what its successors write.

@@ -20,7 +20,10 @@ from penstock.stream.outside import outside
 
 
 class SourceReader(Protocol):
-    """One subtask's share of a source. All calls are those of the task's thread."""
+    """One subtask's share of a source. All calls are those of the task's thread.
+
+    It may have `completed(position)`: a checkpoint that holds this snapshot of it is complete.
+    """
 
     @property
     def is_ended(self) -> bool:
@@ -99,10 +102,36 @@ class OutsideReader:
         with outside(f"{self._name} can't tell its position"):
             return self._reader.snapshot()
 
+    def completed(self, position: bytes) -> None:
+        """Tell the reader, if it wants to know."""
+        completed = getattr(self._reader, "completed", None)
+        if completed is not None:
+            with outside(f"{self._name} can't take a complete checkpoint"):
+                completed(position)
+
     def close(self) -> None:
         """Close the reader."""
         with outside(f"{self._name} can't be closed"):
             self._reader.close()
+
+
+class Positions:
+    """The positions of a source in checkpoints that are not complete yet."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, bytes] = {}
+
+    def take(self, checkpoint: int, position: bytes) -> None:
+        """The position that a checkpoint holds."""
+        self._taken[checkpoint] = position
+
+    def completed(self, checkpoint: int, source: SourceReader) -> None:
+        """Tell a source that wants to know which of its positions can't be gone back to any more."""
+        position = self._taken.get(checkpoint)
+        self._taken = {number: taken for number, taken in self._taken.items() if number > checkpoint}
+        completed = getattr(source, "completed", None)
+        if position is not None and completed is not None:
+            completed(position)
 
 
 def outstanding_of(reader: SourceReader) -> dict[str, float]:

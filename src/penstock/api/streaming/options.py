@@ -46,6 +46,10 @@ class Options:
                 hint = f"did you mean {names[close[0]]}?" if close else f"known are {', '.join(sorted(known))}"
                 raise SettingError(f"{self._owner}: {what} has no option {name!r}: {hint}")
 
+    def given(self) -> dict[str, str]:
+        """All of them, by the names that were given."""
+        return dict(self._given.values())
+
     def text(self, name: str) -> str | None:
         """The text that was given, if any."""
         found = self._given.get(name.lower())

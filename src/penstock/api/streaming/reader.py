@@ -46,7 +46,10 @@ class StreamReader(TakesOptions):
         self._schema: pa.Schema | None = None
 
     def format(self, source: str | StreamSource) -> Self:
-        """`rate`, `parquet`, `text`, `csv`, `json`, or a source of your own (`penstock.stream.sources`)."""
+        """`rate`, `parquet`, `text`, `csv`, `json`, a data source that was registered, or a source of your own.
+
+        `spark.dataSource.register` makes PySpark's Python data sources known; yours is in `penstock.stream.sources`.
+        """
         if not isinstance(source, str) and not hasattr(source, "open"):
             raise TypeError(f"readStream.format takes a name or a source with open(), not {type(source).__name__}")
         self._format = source
@@ -62,7 +65,9 @@ class StreamReader(TakesOptions):
         source = self._source(path)
         if not isinstance(self._format, str):
             self._options.refuse_others(source.name, ())
-        asked = partitions_argument(self._options.value("numPartitions", int, None), "readStream")
+        is_theirs = isinstance(self._format, str) and self._format.lower() not in FORMATS
+        asked = None if is_theirs else self._options.value("numPartitions", int, None)
+        asked = partitions_argument(asked, "readStream")
         limit = source.splits()
         step = SourceStep(source.name, source.schema, source, limit=limit, partitions=asked, streaming=True)  # type: ignore[arg-type]
         return Stream((step,), self._spark)
@@ -88,9 +93,22 @@ class StreamReader(TakesOptions):
             return self._format
         make = FORMATS.get(self._format.lower())
         if make is None:
-            raise PlanError(
-                f"readStream.format({self._format!r}): there is no such source: use one of "
-                f"{', '.join(sorted(FORMATS))}, or a source of your own"
-            )
+            return self._registered(self._format, path)
         zone = arrow_zone(PartitionTyping.of(self._spark).timezone)
         return make(SourceRequest(path, self._schema, self._options, zone))
+
+    def _registered(self, name: str, path: str | None) -> StreamSource:
+        """A Python data source that the session knows."""
+        from penstock.spark.data_source_reader import DataSourceStream
+        from penstock.spark.data_sources import made, registered
+
+        cls = registered(self._spark, name)
+        if cls is None:
+            raise PlanError(
+                f"readStream.format({name!r}): there is no such source: use one of {', '.join(sorted(FORMATS))}, a"
+                " Python data source that spark.dataSource.register(...) has made known, or a source of your own"
+            )
+        given = self._options.given()
+        options = given if path is None else {**given, "path": path}
+        batch_rows = int(self._spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch"))
+        return DataSourceStream(made(cls, options, self._schema), batch_rows)

@@ -128,6 +128,25 @@ def console(request: SinkRequest) -> Made:
     return sink, QueryHooks(show)
 
 
+def registered_sink(name: str, request: SinkRequest) -> Made:
+    """A Python data source that the session knows; raises PlanError where there is none of this name."""
+    from penstock.spark.data_source_writer import data_source_sink
+    from penstock.spark.data_sources import made_to_write, registered
+
+    cls = registered(request.spark, name)
+    if cls is None:
+        raise PlanError(
+            f"writeStream.format({name!r}): there is no such sink: use one of {', '.join(sorted(SINKS))}, a Python"
+            " data source that spark.dataSource.register(...) has made known, or a sink of your own"
+        )
+    queries = {option.lower() for option in QUERY_OPTIONS}
+    options = {key: text for key, text in request.options.given().items() if key.lower() not in queries}
+    if request.path is not None:
+        options["path"] = request.path
+    zone = str(request.spark.conf.get("spark.sql.session.timeZone"))
+    return data_source_sink(made_to_write(cls, options, request.schema), request.uid, zone), QueryHooks()
+
+
 def _print(table: pa.Table, rows: int) -> None:
     lines = ["\t".join(table.column_names)]
     lines += ["\t".join(map(str, row.values())) for row in table.slice(0, rows).to_pylist()]

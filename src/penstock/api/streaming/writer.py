@@ -28,14 +28,15 @@ from penstock.api.streaming.refusals import (
     refuse_scattered,
     warn_of_rows_again,
 )
-from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
+from penstock.api.streaming.sinks import SINKS, Made, SinkRequest, registered_sink
 from penstock.api.streaming.triggers import QueryTrigger, trigger_of
 from penstock.api.streaming.uids import with_uids
 from penstock.errors import PlanError
-from penstock.graph import JobGraph
+from penstock.graph import JobGraph, Operator
 from penstock.graph.streaming import StreamingOptions
 from penstock.operators.exchanges import exchange
 from penstock.settings import Settings, StreamingSettings
+from penstock.stream.commit_sink import MESSAGES
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator, StreamSink
 
@@ -56,7 +57,10 @@ class StreamWriter(TakesOptions):
         self._trigger = QueryTrigger()
 
     def format(self, sink: str | StreamSink) -> Self:
-        """`parquet`, `memory`, `console`, `noop`, or a sink of your own (`penstock.stream.sinks`)."""
+        """`parquet`, `memory`, `console`, `noop`, a data source that was registered, or a sink of your own.
+
+        `spark.dataSource.register` makes PySpark's Python data sources known; yours is in `penstock.stream.sinks`.
+        """
         if not isinstance(sink, str) and not hasattr(sink, "open"):
             raise TypeError(f"writeStream.format takes a name or a sink with open(), not {type(sink).__name__}")
         self._format = sink
@@ -170,12 +174,7 @@ class StreamWriter(TakesOptions):
             request.refuse_others(self._format.name)
             return self._format, QueryHooks()
         make: Callable[[SinkRequest], Made] | None = SINKS.get(self._format.lower())
-        if make is None:
-            raise PlanError(
-                f"writeStream.format({self._format!r}): there is no such sink: use one of "
-                f"{', '.join(sorted(SINKS))}, or a sink of your own"
-            )
-        return make(request)
+        return registered_sink(self._format, request) if make is None else make(request)
 
 
 def query_options(id_: str, name: str, location: str, streaming: StreamingSettings) -> StreamingOptions:
@@ -240,6 +239,9 @@ def query_graph(
     last = branches[0]
     if len(branches) > 1:  # one stage writes, so that its subtasks' numbers are the writers' own
         last = ExchangeStep(branches, exchange("rebalance"), ExchangeChoice())
+    writing: Operator | None = getattr(sink, "writing", None)
+    if writing is not None:  # its messages come together in one task, which commits them
+        last = ExchangeStep((OperatorStep(last, writing, MESSAGES),), exchange("to_one"), ExchangeChoice(1))
     written = OperatorStep(last, SinkOperator(sink), last.schema)
     graph = plan_query((written,), settings, slots, options)
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of connectors, run in the session of the other tests."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from session_probe import queries_ended
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def ended(spark: Any) -> Iterator[None]:
+    """No query outlives its test."""
+    yield from queries_ended(spark)
+
+
+def run(spark: Any, name: str, folder: Path) -> str:
+    """The sentence of an example; its functions travel as those of a program do."""
+    module = importlib.import_module(f"connectors.{name}")
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        said: str = module.run(spark, str(folder))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    return said
+
+
+def test_a_data_source_of_pyspark(spark: Any, tmp_path: Path) -> None:
+    """Read and written: half of the readings are high."""
+    assert run(spark, "data_source", tmp_path) == "250 of 500 readings were high"

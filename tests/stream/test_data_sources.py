@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PySpark's Python data sources in a query without Spark: each row once, whatever is killed, and what is told."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pytest
+
+from penstock.errors import PlanError, ProducerFailedError, ProtocolError, TaskCancelledError
+from penstock.graph import JobGraph
+from penstock.record import PartitionerSpec
+from penstock.spark.data_source_reader import DataSourceStream
+from penstock.spark.data_source_writer import data_source_sink
+from penstock.spark.data_sources import made, made_to_write
+from penstock.stream.commit_sink import MESSAGES
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.partitioned_source import PartitionedReader
+from penstock.stream.sinks import SinkOperator
+from penstock.testing import wait_until
+from penstock_torture.local_query import LocalQuery, linear_graph, location
+from python_sources import Ledger, Numbers, SimpleNumbers, ledger
+
+SECONDS = 60.0
+OF_KILLS = (TaskCancelledError, ProducerFailedError)
+KINDS = [(Numbers, {}), (Numbers, {"arrow": "true"}), (SimpleNumbers, {})]
+
+
+def stream(folder: Path, kind: type[Numbers] = Numbers, rows: int = 7, **options: str) -> DataSourceStream:
+    """The source over what `folder` says."""
+    return DataSourceStream(made(kind, {"path": str(folder), **options}, None), rows)
+
+
+def graph(folder: Path, source: DataSourceStream) -> JobGraph:
+    """Its rows into files of `out`, by two tasks."""
+    sink = SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), source.schema, "q"))
+    stages = [(1, (), source.schema, None), (2, (sink,), source.schema, PartitionerSpec("rebalance"))]
+    return linear_graph(source, stages)
+
+
+def rows_in(folder: Path) -> Counter[int]:
+    """The numbers that a reader of `out` sees."""
+    files = sorted(str(file) for file in (folder / "out").glob("part-*"))
+    return Counter(ds.dataset(files, pa.schema([("n", pa.int64())])).to_table()["n"].to_pylist() if files else ())
+
+
+def committed(folder: Path) -> list[int]:
+    """The offsets that the source was told of."""
+    told = folder / "committed"
+    return [json.loads(line)["n"] for line in told.read_text().splitlines()] if told.exists() else []
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS, ids=["rows", "batches", "simple"])
+def test_each_row_comes_once_whatever_is_killed(tmp_path: Path, kind: type[Numbers], options: dict[str, str]) -> None:
+    """Over two runs with kills; and ranges are committed in order."""
+    chance, end = random.Random(5), 0
+    for _ in range(2):
+        (tmp_path / "end").write_text(str(end))
+        with LocalQuery(graph(tmp_path, stream(tmp_path, kind, **options)), location(tmp_path)) as query:
+            query.start()
+            for _ in range(8):
+                end += chance.choice([0, 1, 40])
+                (tmp_path / ".end").write_text(str(end))
+                (tmp_path / ".end").rename(tmp_path / "end")
+                query.run(time.monotonic() + chance.uniform(0.0, 0.04))
+                if chance.random() < 0.5:
+                    query.kill((chance.choice([0, 1]), 0))
+            until = time.monotonic() + SECONDS
+            while len(rows_in(tmp_path)) < end and time.monotonic() < until:
+                query.run(time.monotonic() + 0.05)
+            query.stop()
+            query.run_through()
+            assert not [error for error in query.failures if not isinstance(error, OF_KILLS)]
+        assert rows_in(tmp_path) == Counter(range(end))
+        assert 0 < committed(tmp_path)[-1] <= end
+    assert committed(tmp_path) == sorted(committed(tmp_path))
+
+
+@pytest.mark.parametrize("arrow", ["false", "true"])
+def test_what_is_written_is_committed_once_whatever_is_killed(tmp_path: Path, arrow: str) -> None:
+    """By three tasks that write and one that commits, in two runs; batches have rising ids."""
+    chance, end = random.Random(arrow), 0
+    options = {"path": str(tmp_path / "ledger"), "arrow": arrow}
+    for _ in range(2):
+        (tmp_path / "end").write_text(str(end))
+        source = stream(tmp_path)
+        sink = data_source_sink(made_to_write(Ledger, options, source.schema), "q", "UTC")
+        stages = [
+            (1, (), source.schema, None),
+            (3, (sink.writing,), MESSAGES, PartitionerSpec("rebalance")),
+            (1, (SinkOperator(sink),), MESSAGES, PartitionerSpec("to_one")),
+        ]
+        with LocalQuery(linear_graph(source, stages), location(tmp_path)) as query:
+            query.start()
+            for _ in range(8):
+                end += chance.choice([0, 1, 40])
+                (tmp_path / ".end").write_text(str(end))
+                (tmp_path / ".end").rename(tmp_path / "end")
+                query.run(time.monotonic() + chance.uniform(0.0, 0.05))
+                if chance.random() < 0.5:
+                    query.kill(chance.choice([(0, 0), (1, 2), (2, 0)]))
+            until = time.monotonic() + SECONDS
+            while len(ledger(tmp_path / "ledger")) < end and time.monotonic() < until:
+                query.run(time.monotonic() + 0.05)
+            query.stop()
+            query.run_through()
+            assert not [error for error in query.failures if not isinstance(error, OF_KILLS)]
+        assert ledger(tmp_path / "ledger") == [{"n": number, "text": str(number)} for number in range(end)]
+
+
+def test_a_message_that_nobody_sealed_is_not_unpickled(tmp_path: Path) -> None:
+    """Another query's key, or none."""
+    sinks = [data_source_sink(made_to_write(Ledger, {"path": str(tmp_path)}, MESSAGES), "q", "UTC") for _ in range(2)]
+    writer = sinks[0].open(0, 1, [])
+    (message,) = sinks[1].writing.apply(iter(()))
+    with pytest.raises(ProtocolError, match="was not made by a task of this query"):
+        writer.write(message)
+
+
+def polled(reader: PartitionedReader, rows: int, most: int) -> list[int]:
+    """So many numbers."""
+    found: list[int] = []
+
+    def enough() -> bool:
+        batch = reader.poll(min(most, rows - len(found)))
+        found.extend([] if batch is None else batch["n"].to_pylist())
+        return len(found) >= rows
+
+    wait_until(enough, "the rows have come")
+    return found
+
+
+def test_a_position_in_a_range_keeps_its_end(tmp_path: Path) -> None:
+    """More has come when the task starts again: it plans the range that it was in, and not a longer one."""
+    (tmp_path / "end").write_text("20")
+    first = stream(tmp_path).open(0, 1, [])
+    assert polled(first, 13, 5) == list(range(13))
+    state = first.snapshot()
+    first.close()
+    (tmp_path / "end").write_text("90")
+    again = stream(tmp_path).open(0, 1, [state])
+    assert polled(again, 77, 50) == list(range(13, 90))
+    again.close()
+
+
+def test_what_is_available_is_one_range_or_what_the_source_says(tmp_path: Path) -> None:
+    """As in Spark; the next run goes on, and one that died in a range ends it and reads one more."""
+    (tmp_path / "end").write_text("25")
+    first = stream(tmp_path).available_now().open(0, 1, [])
+    assert polled(first, 25, 10) == list(range(25))
+    wait_until(lambda: first.poll(1) is None and first.is_ended, "it has ended")
+    (tmp_path / "end").write_text("60")
+    second = stream(tmp_path).available_now().open(0, 1, [first.snapshot()])
+    assert polled(second, 11, 10) == list(range(25, 36))
+    (tmp_path / "end").write_text("70")
+    third = stream(tmp_path).available_now().open(0, 1, [second.snapshot()])
+    assert polled(third, 34, 50) == list(range(36, 70))
+    wait_until(lambda: third.poll(1) is None and third.is_ended, "it has ended")
+    for reader in (first, second, third):
+        reader.close()
+
+
+def test_a_source_that_waits_holds_no_barrier_up(tmp_path: Path) -> None:
+    """Its position can be taken while its `latestOffset` stands in a call."""
+
+    class Waiting(Numbers):
+        def streamReader(self, schema: object) -> object:  # type: ignore[override]
+            reader = Numbers.streamReader(self, schema)
+            reader.latestOffset = lambda: wait_until((tmp_path / "end").exists, "it may go on") or {"n": 3}  # type: ignore[method-assign]
+            return reader
+
+    reader = stream(tmp_path, Waiting).open(0, 1, [])
+    for _ in range(3):
+        reader.poll(10)
+        assert reader.snapshot()
+    (tmp_path / "end").write_text("3")
+    assert polled(reader, 3, 10) == [0, 1, 2]
+    reader.close()
+
+
+def test_rows_with_an_offset_that_stays_are_refused(tmp_path: Path) -> None:
+    """They would come again and again."""
+
+    class Standing(SimpleNumbers):
+        def simpleStreamReader(self, schema: object) -> object:  # type: ignore[override]
+            reader = SimpleNumbers.simpleStreamReader(self, schema)
+            reader.read = lambda start: (iter([(1, "1")]), start)  # type: ignore[method-assign]
+            return reader
+
+    reader = stream(tmp_path, Standing).open(0, 1, [])
+    with pytest.raises(PlanError, match=r"simple_numbers: read\(\) gives rows, and the offset stays"):
+        polled(reader, 1, 1)
+    reader.close()
