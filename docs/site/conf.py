@@ -61,6 +61,7 @@ PAGES = {
         "life-of-a-barrier",
         "life-of-a-failure",
         "control-plane",
+        "encryption",
         "data-plane",
         "flow-control",
         "partition-lifecycle",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`, `logs`, `lab`, `service`.
+"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`, `logs`, `key`, `lab`, `service`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     _add_logs(commands.add_parser("logs", help="show what functions printed on this host, and environments' logs"))
     _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
     _add_show(commands.add_parser("show", help="the web page of jobs out of their event logs"))
+    _add_key(commands.add_parser("key", help="make a user's key for services of several applications"))
     _add_lab(commands.add_parser("lab", help="watch what flow control does, on this machine"))
     _add_service(commands.add_parser("service", help="run a shuffle service of Penstock's own as a process"))
     return top
@@ -62,6 +63,11 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
     external = words.add_parser("external", help=command.HELP)
     command.add_arguments(external)
     external.set_defaults(run=command.run_service, parser=external)
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("user", metavar="USER", help="the user's name there")
+    parser.set_defaults(run=_key, parser=parser)
 
 
 def _add_lab(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +156,13 @@ def _doctor(options: argparse.Namespace) -> int:
     from penstock.doctor.command import DoctorOptions, run_doctor
 
     return run_doctor(DoctorOptions(options.master, {key: value for key, _, value in pairs}, options.json))
+
+
+def _key(options: argparse.Namespace) -> int:
+    from penstock.connection.principals import key_line
+
+    print(key_line(options.user))
+    return 0
 
 
 def _logs(options: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def test_both_sides_learn_who_the_other_is() -> None:
     """After four messages both are done and know each other's identity."""
     client, server = pair()
     said = finish(client, server)
-    assert [len(message) for message in said] == [40, 40, 160, 160]
+    assert [len(message) for message in said] == [40, 40, 288, 288]
     assert client.is_done
     assert server.is_done
     assert (client.peer_identity, server.peer_identity) == ("environment-b", "environment-ä")

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from memory_transport import MemoryTransport, memory_pair
-from network_parts import random_bytes, run, wait_until
+from network_parts import certificate, random_bytes, run, wait_until
 from penstock.connection.listeners import nobody_listens
+from penstock.connection.protection import Protection
 from penstock.connection.sockets import TcpTransport
+from penstock.connection.tls import TlsEndpoint
 from penstock.connection.transport import Endpoint, Listener, Transport, join_host, split_host
 from penstock.connection.transports import load_transport
 from penstock.errors import SettingError
@@ -23,12 +25,15 @@ from penstock.testing import DEADLINE
 from zlib_example import ZlibTransport
 
 KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("memory", "asyncio"), ("zlib", "asyncio"), ("zlib", "uvloop")]
+KINDS += [("tls", "asyncio"), ("tls", "uvloop")]
 
 
 def open_transport(kind: str, folder: Path) -> tuple[Transport, str]:
     """The transport of a kind, and where to listen."""
     if kind == "tcp":
         return TcpTransport(), "tcp://127.0.0.1:0"
+    if kind == "tls":
+        return Protection(certificate()).transport(), "tls://127.0.0.1:0"
     if kind == "zlib":
         return ZlibTransport(), "zlib://127.0.0.1:0"
     return MemoryTransport(capacity=5000), "memory://here"
@@ -40,7 +45,16 @@ async def connected(transport: Transport, address: str) -> tuple[Endpoint, Endpo
     listener = await transport.listen(address, accepted.append)
     near = await transport.connect(listener.address, 5)
     await wait_until(lambda: bool(accepted))
+    if isinstance(near, TlsEndpoint):
+        await meet(near, accepted[0])
     return near, accepted[0], listener
+
+
+async def meet(near: Endpoint, far: Endpoint) -> None:
+    """Two ends of TLS finish their handshake, which takes both: one byte gets through."""
+    target = memoryview(bytearray(1))
+    await wait_until(lambda: far.receive_nowait(target) is None and near.send_nowait([b"!"]) == 1)
+    await wait_until(lambda: far.receive_nowait(target) == 1)
 
 
 def with_pair(

@@ -12,6 +12,7 @@ import pytest
 from effort import some_of
 from job_fakes import ThreadLauncher, fresh_service, run_well
 from penstock.connection.handshake import Credentials
+from penstock.connection.protection import HostAccess, Protection
 from penstock.connection.sockets import TcpTransport
 from penstock.environment.control import LinkTimes, MasterLink
 from penstock.environment.supervision import Supervisor
@@ -128,7 +129,9 @@ def test_a_line_that_is_cut_at_any_byte(monkeypatch: pytest.MonkeyPatch, master:
         proxy = CuttingProxy(master.address, most)
         supervisor = Supervisor(owned.stopped.append)
         times = LinkTimes(DEADLINE, heartbeat=0.01, again=0.001)
-        link = MasterLink(await proxy.start(), Credentials(name, SECRET), owned, supervisor, times)
+        link = MasterLink(
+            await proxy.start(), HostAccess(Credentials(name, SECRET), Protection()), owned, supervisor, times
+        )
         try:
             await link.start(listener.address)
             for index in range(3):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.connection.handshake import Credentials
+from penstock.connection.protection import HostAccess, Protection
 from penstock.environment.control import LinkTimes, MasterLink
 from penstock.environment.supervision import Supervisor
 from penstock.errors import EnvironmentLostError, ProtocolError
@@ -68,7 +69,9 @@ def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None
         await master.start()
         owned = Owned()
         supervisor = Supervisor(owned.stop)
-        link = MasterLink(master.address, Credentials(NAME, SECRET), owned, supervisor, times)
+        link = MasterLink(
+            master.address, HostAccess(Credentials(NAME, SECRET), Protection()), owned, supervisor, times
+        )
         try:
             await link.start("tcp://h:1")
             await test(master, owned, link)

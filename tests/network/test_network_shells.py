@@ -14,12 +14,24 @@ from typing import Any
 import pytest
 
 from memory_transport import MemoryTransport
-from network_parts import SECRET, SEGMENT, Gate, Provider, QueueView, RecordingSink, partition, run, wait_until
+from network_parts import (
+    SECRET,
+    SEGMENT,
+    Gate,
+    Provider,
+    QueueView,
+    RecordingSink,
+    certificate,
+    partition,
+    run,
+    wait_until,
+)
 from penstock.buffer.data_types import DataType
 from penstock.connection.door import DoorSettings
 from penstock.connection.frame_connection import WaterMarks
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
 from penstock.connection.opening import OpeningSettings, shake
+from penstock.connection.protection import Protection
 from penstock.connection.sockets import TcpTransport
 from penstock.connection.transport import Endpoint, Listener, Transport
 from penstock.connection.unauthenticated import MOST
@@ -43,12 +55,15 @@ from zlib_example import ZlibTransport
 OPENING = ClientSettings(OpeningSettings(pauses=()))
 """One try only."""
 KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("memory", "asyncio"), ("zlib", "asyncio"), ("zlib", "uvloop")]
+KINDS += [("tls", "asyncio"), ("tls", "uvloop")]
 
 
 def open_transport(kind: str, folder: Path) -> tuple[Transport, str]:
     """The transport of a kind, and where to listen."""
     if kind == "tcp":
         return TcpTransport(), "tcp://127.0.0.1:0"
+    if kind == "tls":
+        return Protection(certificate()).transport(), "tls://127.0.0.1:0"
     if kind == "zlib":
         return ZlibTransport(), "zlib://127.0.0.1:0"
     return MemoryTransport(), "memory://server"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of a transport under the whole engine: rows of two executors meet over a compressed connection."""
+"""Other transports under the whole engine: rows of two executors meet over a compressed connection, and over TLS."""
 
 from __future__ import annotations
 
@@ -23,18 +23,27 @@ pytestmark = pytest.mark.processes
 WAIT = 60.0
 
 
+CONF = {"zlib": {"spark.penstock.network.transport": NAME}, "tls": {"spark.penstock.tls.mode": "always"}}
+
+
+@pytest.fixture(params=CONF)
+def scheme(request: pytest.FixtureRequest) -> str:
+    """The scheme of the environments' addresses."""
+    return str(request.param)
+
+
 @pytest.fixture
-def cluster() -> Iterator[ProcessCluster]:
+def cluster(scheme: str) -> Iterator[ProcessCluster]:
     """Two executors whose environments have this transport."""
     with Nursery(list(PRELOADED)) as nursery:
-        cluster = ProcessCluster(nursery, conf={"spark.penstock.network.transport": NAME})
+        cluster = ProcessCluster(nursery, conf=CONF[scheme])
         yield cluster
         cluster.close()
 
 
 @pytest.mark.parametrize("mode", ["pipelined", "blocking"])
-def test_a_job_runs_over_a_transport_of_somebody_else(cluster: ProcessCluster, tmp_path: Path, mode: str) -> None:
-    """All rows are there; nothing but the setting says so, and the JobMaster is reached as ever."""
+def test_a_job_runs_over_another_transport(cluster: ProcessCluster, scheme: str, tmp_path: Path, mode: str) -> None:
+    """All rows are there; nothing but the setting says so."""
     gates = Gates(str(tmp_path))
     gates.open_all()
     finished = cluster.submit(gated.stream(gates, mode)).wait(WAIT)
@@ -42,7 +51,7 @@ def test_a_job_runs_over_a_transport_of_somebody_else(cluster: ProcessCluster, t
         cluster.read(finished, gated.rows().schema).sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
     )
     attached = cluster.master._driver.environments._attached
-    assert {environment.address.partition("://")[0] for environment in attached.values()} == {"zlib"}
+    assert {environment.address.partition("://")[0] for environment in attached.values()} == {scheme}
     assert not isinstance(cluster.master._driver._transport, TcpTransport)
 
 

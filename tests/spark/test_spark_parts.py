@@ -60,26 +60,39 @@ def test_other_conf_is_fine() -> None:
     refuse_conf({"spark.dynamicAllocation.enabled": "true", "spark.speculation": "false"}, few_kinds.BLOCKING)
 
 
+_FILES = "spark.io.encryption.enabled"
+
+
+@pytest.mark.parametrize("words", [{"tls.mode": "never"}, {"shuffle.service": "spark_ess"}, {}], ids=str)
 @pytest.mark.parametrize(
     "key",
     [
-        "spark.io.encryption.enabled",
+        _FILES,
         "spark.network.crypto.enabled",
         "spark.authenticate.enableSaslEncryption",
         "spark.ssl.enabled",
         "spark.ssl.rpc.enabled",
     ],
 )
-def test_encryption_that_is_asked_for_is_not_left_out_silently(key: str) -> None:
-    """Each of Spark's switches is refused by its name and with the ways out, or accepted knowingly."""
+def test_encryption_that_is_asked_for_is_not_left_out_silently(key: str, words: dict[str, str]) -> None:
+    """Each of Spark's switches is refused by its name and with the ways out, or accepted knowingly.
+
+    Those of the network are no matter where all connections that leave loopback are encrypted.
+    """
+    plain = Settings.from_conf({f"spark.penstock.{word}": text for word, text in words.items()})
     conf = {key: "true", "spark.ssl.keyStore": "k", "spark.io.encryption.keySizeBits": "128"}
-    with pytest.raises(
-        SettingError, match=rf"{key}=true.*plain text.*spark\.penstock\.security\.acceptPlainText=true"
-    ):
-        refuse_plain_text(conf, Settings().security)
-    accepted = Settings.from_conf({"spark.penstock.security.acceptPlainText": "true"})
-    refuse_plain_text(conf, accepted.security)
-    refuse_plain_text({key: "false", "spark.ssl.ui.enabled": "true"}, Settings().security)
+    if words or key == _FILES:
+        with pytest.raises(
+            SettingError, match=rf"{key}=true.*plain text.*spark\.penstock\.security\.acceptPlainText=true"
+        ):
+            refuse_plain_text(conf, plain)
+    else:
+        refuse_plain_text(conf, plain)
+    accepted = Settings.from_conf(
+        {"spark.penstock.security.acceptPlainText": "true", "spark.penstock.tls.mode": "never"}
+    )
+    refuse_plain_text(conf, accepted)
+    refuse_plain_text({key: "false", "spark.ssl.ui.enabled": "true"}, plain)
 
 
 def test_reasons_of_failed_planning_travel() -> None:

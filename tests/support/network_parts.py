@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections import deque
@@ -14,6 +15,8 @@ import uvloop
 from holdings import open_descriptors
 from penstock.buffer.data_types import DataType
 from penstock.buffer.view import BufferOrEvent
+from penstock.connection.certificate import Certificate
+from penstock.connection.certificates import new_certificate
 from penstock.errors import PartitionNotProducedError
 from penstock.network.flow import CREDIT, FlowControl, ReceiverBuffers
 from penstock.network.receiver import RemoteInputChannel
@@ -27,6 +30,12 @@ uvloop.new_event_loop().close()
 
 SECRET = b"a secret of the application....."
 SEGMENT = 32 << 10
+
+
+@functools.cache
+def certificate() -> Certificate:
+    """One for all tests of a process."""
+    return new_certificate("penstock tests")
 
 
 class Pool:

@@ -74,7 +74,8 @@ class ProcessCluster:
         self.launcher = ProcessLauncher(nursery, executors)
         application, secret = f"grid-{secrets.token_hex(4)}", secrets.token_bytes(32)
         self.master = JobMaster(MasterIdentity(application, secret), self.launcher, self.settings)
-        self._launch = EnvironmentLaunch(application, secret, through(self.master.start()), self.conf)
+        address = through(self.master.start())
+        self._launch = EnvironmentLaunch(application, secret, address, self.conf, certificate=self.master.certificate)
 
     def submit(self, stream: Stream) -> JobHandle:
         """Start a job."""

@@ -41,10 +41,11 @@ CLUSTER = Kind(
         ("spark.executor.memory", "512m"),
         ("spark.penstock.environment.scope", "executor"),
         ("spark.penstock.network.memory", "64m"),
+        ("spark.penstock.tls.mode", "always"),
         ("spark.log.level", "OFF"),  # killed executors are no news
     ),
 )
-"""Two executors, two slots each, with an environment process of its own each."""
+"""Two executors, two slots each, with an environment process of its own each; encrypted as between two hosts."""
 
 
 class Sessions:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from penstock.connection.certificate import Certificate
 from penstock.errors import EnvironmentLostError, SettingError
 from penstock.link.kept_logs import link_log, sweep_logs
 from penstock.link.pulse import BEAT_SECONDS, PulseWatch, end_peer
@@ -51,9 +52,11 @@ class EnvironmentLaunch:
     master: str
     settings: dict[str, str]
     scope_key: str = ""
+    certificate: Certificate | None = None
+    """The one that the driver has made for its application, where anything of it leaves loopback."""
 
     def __repr__(self) -> str:
-        """Everything but the secret."""
+        """Everything but the secret, and the certificate's key."""
         return f"EnvironmentLaunch({self.application!r}, master={self.master!r}, scope_key={self.scope_key!r})"
 
     def place(self) -> Rendezvous:
@@ -163,6 +166,7 @@ def _start(
         {
             "application": launch.application,
             "secret": launch.secret,
+            "certificate": None if launch.certificate is None else launch.certificate.to_wire(),
             "master": launch.master,
             "settings": launch.settings,
             "folder": str(place.folder),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The side that is connected to: lets in who proves the application's secret, and nobody else.
 
-Rules. Of a connection 200 bytes are read before it has proved itself, and it has ten seconds for them, however it
+Rules. Of a connection 300 bytes are read before it has proved itself, and it has ten seconds for them, however it
 spreads them. Those under way are few, and few of one source (`unauthenticated`): for a new one the first one goes.
 Callbacks only: each costs a small object and a timer, and `close` leaves none. Refusals are logged, a line a second
 at most, with the number of those between.
@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from penstock.connection.handshake import Handshake, Role, Secrets, Service
 from penstock.connection.opening import HANDSHAKE_SECONDS
-from penstock.connection.transport import Endpoint
+from penstock.connection.transport import Endpoint, binding_of
 from penstock.connection.unauthenticated import MOST, MOST_OF_ONE, Unauthenticated
 from penstock.errors import PenstockError
 
@@ -69,6 +69,7 @@ class Door(Generic[E]):
             self._refuse(endpoint, "it has come too late")
             return
         handshake = Handshake(Role.SERVER, self._service, self._credentials, endpoint.peer)
+        handshake.bind(binding_of(endpoint))
         greeting = _Greeting(endpoint, handshake, self._over)
         first = self._waiting.enter(greeting, endpoint.peer.rpartition(":")[0] or endpoint.peer)
         greeting.start(self._settings.handshake_timeout)
@@ -163,6 +164,9 @@ class _Greeting(Generic[E]):
     def _writable(self) -> None:
         try:
             self._unsent = self._unsent[self.endpoint.send_nowait([self._unsent]) if len(self._unsent) else 0 :]
+        except PenstockError as error:
+            self.end(str(error))
+            return
         except OSError as error:
             self.end(f"its connection broke: {error}")
             return
@@ -180,5 +184,5 @@ class _Greeting(Generic[E]):
         if word:
             try:
                 self.endpoint.send_nowait([word])
-            except OSError as error:
+            except (OSError, PenstockError) as error:
                 log.debug("%s has gone: %s", self.endpoint.peer, error)

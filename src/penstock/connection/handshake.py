@@ -3,16 +3,19 @@
 
     client -> server   HELLO      magic, version, service, nonce
     server -> client   CHALLENGE  magic, version, service, nonce
-    client -> server   PROOF      identity, HMAC-SHA256(secret, "client", service, both nonces, identity)
-    server -> client   PROOF      identity, HMAC-SHA256(secret, "server", service, both nonces, both identities)
+    client -> server   PROOF      identity, HMAC-SHA256(secret, "client", service, nonces, identity, stream)
+    server -> client   PROOF      identity, HMAC-SHA256(secret, "server", service, nonces, both identities, stream)
 
 Rules. Fixed sizes; the shell reads at most `missing` bytes, so nothing of what follows is swallowed. The side that is
 connected to proves last: who does not know the secret is told nothing but a nonce, and is closed without a word. One
 that speaks another version is told ours, so that it can say so. Nonces are fresh for each connection, and roles and
 the service are part of the proof, so neither replay nor reflection helps, nor what was said at another door.
 Comparison takes constant time. Nothing is parsed before the lengths fit. The version is that of all that follows.
+`stream` is what `bind` was given: over TLS the fingerprint of the server's certificate, so a proof that somebody
+relays between two streams is worth nothing. A server of several applications finds the secret by the client's
+identity.
 
-Limits: identities of at most 127 bytes. Non-goals: encryption, and protection of a connection that somebody relays.
+Limits: identities of at most 255 bytes. Non-goals: encryption (`tls`), and protection of plain text that is relayed.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from typing import Final, Protocol
 from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
 MAGIC: Final = b"PSTK"
-VERSION: Final = 2
+VERSION: Final = 3
 NONCE: Final = 32
-MAX_IDENTITY: Final = 127
+MAX_IDENTITY: Final = 255
 MIN_SECRET: Final = 16
 """Bytes; less could be guessed from a recorded proof."""
 
@@ -113,6 +116,7 @@ class Handshake:
         self._service = service
         self._secrets = secrets_of_peers
         self._secret = b""
+        self._stream = b""
         self._identity = secrets_of_peers.identity.encode()
         self.peer = peer
         self._nonces = {role: secrets.token_bytes(NONCE)}
@@ -136,6 +140,10 @@ class Handshake:
     def missing(self) -> int:
         """Bytes of the next message that have not come yet; 0 when done."""
         return self.needed - len(self._partial)
+
+    def bind(self, stream: bytes) -> None:
+        """Prove the secret for this stream alone: before the first `feed`, and at both ends by the same bytes."""
+        self._stream = stream
 
     def outgoing(self) -> bytes:
         """Take what has to be sent now; may be empty."""
@@ -205,17 +213,18 @@ class Handshake:
 
     def _on_proof(self, message: bytes) -> None:
         length, padded, mac = _PROOF.unpack(message)
-        identity = padded[: min(length, MAX_IDENTITY)]
-        if self._role is Role.SERVER:  # for one that nobody knows the proof fails like any other
-            name = identity.decode(errors="replace")
-            self._secret = self._secrets.secret_of(name) or secrets.token_bytes(MIN_SECRET)
-        expected = self._mac(_other(self._role), self._identity, identity)
-        if not hmac.compare_digest(mac, expected) or length > MAX_IDENTITY or any(padded[length:]):
-            raise self._refusal("could not prove that it knows the application's secret")
+        identity = padded[:length]
         try:
-            self.peer_identity = identity.decode()
+            name = identity.decode()
         except UnicodeDecodeError:
             raise self._refusal("has an identity that is not UTF-8") from None
+        if self._role is Role.SERVER:  # for one that nobody knows the proof fails like any other
+            self._secret = self._secrets.secret_of(name) or secrets.token_bytes(MIN_SECRET)
+        expected = self._mac(_other(self._role), self._identity, identity)
+        if not hmac.compare_digest(mac, expected) or any(padded[length:]):
+            claimed = f" (it calls itself {name[:80]!a})" if name else ""
+            raise self._refusal(f"could not prove that it knows the application's secret{claimed}")
+        self.peer_identity = name
         if self._role is Role.SERVER:
             self._out = self._proof(Role.SERVER, identity)
         self._step = _Step.DONE
@@ -231,7 +240,15 @@ class Handshake:
         """The proof of `role`; the client does not know the server's identity when it proves itself."""
         client, server = (prover, b"") if role is Role.CLIENT else (verifier, prover)
         service = bytes((self._service.value,))
-        parts = (role.value, service, self._nonces[Role.CLIENT], self._nonces[Role.SERVER], client, server)
+        parts = (
+            role.value,
+            service,
+            self._nonces[Role.CLIENT],
+            self._nonces[Role.SERVER],
+            client,
+            server,
+            self._stream,
+        )
         return hmac.digest(self._secret, b"".join(struct.pack("<I", len(part)) + part for part in parts), "sha256")
 
     def _refusal(self, what: str) -> AuthenticationError:

@@ -13,13 +13,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.connection.handshake import BrokenHandshakeError, Credentials, Handshake, Role, Service
-from penstock.connection.transport import Endpoint, Transport
+from penstock.connection.handshake import BrokenHandshakeError, Handshake, Role, Secrets, Service
+from penstock.connection.transport import Endpoint, Transport, binding_of
 from penstock.errors import EnvironmentLostError
 
 HANDSHAKE_SECONDS = 10.0
 """The time for a handshake, on either side."""
 _BROKEN_TRIES = 4
+_CLOSED = (ConnectionResetError, BrokenPipeError)
+"""The ways in which a peer closes that has not read what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Opener:
         self,
         transport: Transport,
         service: Service,
-        credentials: Credentials,
+        credentials: Secrets,
         settings: OpeningSettings = OpeningSettings(),
     ) -> None:
         self._transport = transport
@@ -61,7 +63,7 @@ class Opener:
                 if broken == _BROKEN_TRIES:
                     raise
             except EnvironmentLostError as error:
-                if isinstance(error.__cause__, OSError):
+                if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, _CLOSED):
                     raise
             await asyncio.sleep(pause)
         return await self._try(address)
@@ -92,6 +94,7 @@ async def shake(endpoint: Endpoint, handshake: Handshake) -> None:
     """
     try:
         await _send_all(endpoint, handshake.outgoing())
+        handshake.bind(binding_of(endpoint))
         while not handshake.is_done:
             handshake.feed(await _receive(endpoint, handshake.missing))
             await _send_all(endpoint, handshake.outgoing())

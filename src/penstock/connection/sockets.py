@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.connection.transport import Endpoint, Listener, join_host, split_host
+from penstock.connection.transport import Endpoint, Listener, is_loopback, join_host, split_host
+from penstock.errors import SettingError
 
 log = logging.getLogger("penstock.connection")
 
@@ -180,18 +181,20 @@ class TcpTransport:
     """TCP with NODELAY and keep-alive probes. `tcp://host:port`; port 0 takes a free one.
 
     With `socket_buffer` each socket sends and receives within a buffer of so many bytes, as the system counts them,
-    instead of one that the system lets grow.
+    instead of one that the system lets grow. One that `stays_on_loopback` listens and connects nowhere else.
     """
 
     scheme = "tcp"
 
-    def __init__(self, socket_buffer: int = 0) -> None:
+    def __init__(self, socket_buffer: int = 0, *, stays_on_loopback: bool = False) -> None:
         self._socket_buffer = socket_buffer
+        self._stays_on_loopback = stays_on_loopback
 
     async def listen(self, address: str, on_connection: Callable[[Endpoint], None]) -> Listener:
         """Bind to exactly this host's address, never to all unless that was asked for: then IPv4's and IPv6's."""
         host, port = split_host(address)
         listening = _listening(*(await _resolve(host, port))[0])
+        self._check(listening, listening.getsockname(), address)
         _pin(listening, self._socket_buffer)  # those that it accepts have its sizes
 
         def accepted(connected: socket.socket, peer: object) -> None:
@@ -206,7 +209,21 @@ class TcpTransport:
         async with asyncio.timeout(timeout):
             connected = await _connect(await _resolve(*split_host(address)), self._socket_buffer)
         _tune(connected)
+        try:
+            where = connected.getpeername()
+        except OSError:  # the peer is gone already, which the first read says
+            where = connected.getsockname()
+        self._check(connected, where, address)
         return SocketEndpoint(connected, address)
+
+    def _check(self, opened: socket.socket, where: tuple[str, int], address: str) -> None:
+        """Close a socket that leaves loopback where none may, and raise SettingError."""
+        if self._stays_on_loopback and not is_loopback(where[0]):
+            opened.close()
+            raise SettingError(
+                f"plain text at {address} is refused, for others than this machine reach it: set"
+                " spark.penstock.tls.mode=always, or, on a network that you trust, =never"
+            )
 
 
 def unix_listening(path: Path) -> socket.socket:

@@ -13,6 +13,7 @@ Non-goals: framing, authentication, water marks, retries: the layers above have 
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -53,6 +54,15 @@ class PatientEndpoint(Protocol):
         """From now on a peer that takes nothing, and answers, is waited for without end."""
 
 
+@runtime_checkable
+class BoundEndpoint(Protocol):
+    """An endpoint of a stream that nobody else can have both ends of: what is proved for it holds for no other."""
+
+    @property
+    def binding(self) -> bytes:
+        """The bytes by which both ends know the stream; empty before it is open."""
+
+
 class Listener(Protocol):
     """Something that accepts."""
 
@@ -78,6 +88,11 @@ class Transport(Protocol):
         """Open a stream; raises OSError (TimeoutError included) or SettingError."""
 
 
+def binding_of(endpoint: Endpoint) -> bytes:
+    """The bytes by which both ends know this stream; none for plain text."""
+    return endpoint.binding if isinstance(endpoint, BoundEndpoint) else b""
+
+
 def split_address(address: str, scheme: str) -> str:
     """The text after `scheme://`; raises SettingError for another scheme."""
     head, separator, rest = address.partition("://")
@@ -98,3 +113,15 @@ def split_host(address: str, scheme: str = "tcp") -> tuple[str, int]:
 def join_host(host: str, port: int, scheme: str = "tcp") -> str:
     """The address of a host and port; the host may be in brackets already."""
     return f"{scheme}://[{host}]:{port}" if ":" in host and host[0] != "[" else f"{scheme}://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine is reached under this name or address; no name is looked up."""
+    if host == "localhost":
+        return True
+    try:
+        found = ipaddress.ip_address(host.removeprefix("[").removesuffix("]").partition("%")[0])
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback

@@ -7,7 +7,9 @@ import os
 import secrets
 from dataclasses import dataclass, field
 
+from penstock.connection.certificate import Certificate
 from penstock.connection.handshake import Credentials
+from penstock.connection.protection import HostAccess, protection_of
 from penstock.link.rendezvous import Rendezvous
 from penstock.settings import Settings
 from penstock.shuffle.ids import environment_name
@@ -26,8 +28,11 @@ class HostConfig:
     settings: Settings
     place: Rendezvous
     serves: bool = True
+    certificate: Certificate | None = None
+    """The application's own, where the driver has made one."""
 
 
-def fresh_credentials(secret: bytes) -> Credentials:
-    """Those of a new environment of this process: a name that no other has."""
-    return Credentials(environment_name(os.uname().nodename, os.getpid(), secrets.token_hex(3)), secret)
+def fresh_access(config: HostConfig) -> HostAccess:
+    """That of a new environment of this process: a name that no other has. Raises SettingError."""
+    name = environment_name(os.uname().nodename, os.getpid(), secrets.token_hex(3))
+    return HostAccess(Credentials(name, config.secret), protection_of(config.settings.tls, config.certificate))

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from penstock.connection.frame_connection import FrameConnection
-from penstock.connection.handshake import BrokenHandshakeError, Credentials, Service
+from penstock.connection.handshake import BrokenHandshakeError, Service
 from penstock.connection.opening import HANDSHAKE_SECONDS, Opener, OpeningSettings
-from penstock.connection.sockets import TcpTransport
+from penstock.connection.protection import HostAccess
 from penstock.environment.master_line import MasterLine, NotAnsweredError
 from penstock.environment.supervision import Supervisor
 from penstock.errors import (
@@ -100,17 +100,19 @@ class MasterLink:
     """The connection to one JobMaster, and those that follow it."""
 
     def __init__(
-        self, master: str, credentials: Credentials, owned: Owned, supervisor: Supervisor, times: LinkTimes
+        self, master: str, access: HostAccess, owned: Owned, supervisor: Supervisor, times: LinkTimes
     ) -> None:
         self.dismissed = False
         """True if the JobMaster said that this is the end."""
         self._times = times
         self._master = master
-        self._environment = credentials.identity
+        self._environment = access.credentials.identity
         self._owned = owned
         self._supervisor = supervisor
         limits = OpeningSettings(times.call, min(HANDSHAKE_SECONDS, times.call), ())
-        self._opener = Opener(TcpTransport(), Service.MASTER, credentials, limits)
+        transport = access.protection.transport()
+        self._scheme = transport.scheme
+        self._opener = Opener(transport, Service.MASTER, access.credentials, limits)
         self._line: MasterLine | None = None
         self._attached = asyncio.Event()
         self._commands = Inbox()
@@ -192,7 +194,7 @@ class MasterLink:
     async def _connect(self, attach: AttachEnvironment) -> MasterLine:
         """A new connection, over which this environment is attached."""
         try:
-            endpoint = await self._opener.open(f"tcp://{self._master}")
+            endpoint = await self._opener.open(f"{self._scheme}://{self._master}")
         except BrokenHandshakeError as error:
             raise NotAnsweredError(str(error), patience=self._times.broken) from error
         except EnvironmentLostError as error:

@@ -17,7 +17,7 @@ from penstock.buffer import SegmentMemory
 from penstock.connection.door import Door
 from penstock.connection.handshake import Service
 from penstock.connection.sockets import SocketEndpoint
-from penstock.environment.config import HostConfig, fresh_credentials
+from penstock.environment.config import HostConfig, fresh_access
 from penstock.environment.control import LinkTimes, MasterLink, NoMaster
 from penstock.environment.figures import channel_figures, partition_figures, task_figures
 from penstock.environment.limits import refuse_too_little_space
@@ -68,7 +68,8 @@ class Host:
     def __init__(self, config: HostConfig) -> None:
         loop, settings = asyncio.get_running_loop(), config.settings
         self.config = config
-        self.credentials = fresh_credentials(config.secret)
+        access = fresh_access(config)
+        self.credentials = access.credentials
         self.address = ""
         self._addresses: DataAddresses | None = None
         self._opening = asyncio.Lock()
@@ -93,11 +94,11 @@ class Host:
         self.storage = Storage(folders, self.reads, blocking.reserve)
         producers = Producers(name, self.registry, self.consumable)
         self.stored = StoredPartitions(producers, self.memory, self.arbiter, self.storage)
-        self.remote = RemoteExchange(self.credentials, self.partitions, self.memory, network, self.supervisor)
+        self.remote = RemoteExchange(access, self.partitions, self.memory, network, self.supervisor)
         self.master: MasterLink | NoMaster = NoMaster()
         if config.master:
             self.master = MasterLink(
-                config.master, self.credentials, self, self.supervisor, LinkTimes(settings.environment.lease_timeout)
+                config.master, access, self, self.supervisor, LinkTimes(settings.environment.lease_timeout)
             )
         self.throttling = Throttling(self.task_registry.tasks)
         self.throttling.coordinator = self._coordinator()

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgpack
 
+from penstock.connection.certificate import Certificate
 from penstock.connection.sockets import SocketListener, unix_listening
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
@@ -55,6 +56,7 @@ def main() -> None:
     config = HostConfig(
         application=raw["application"],
         secret=raw["secret"],
+        certificate=None if raw["certificate"] is None else Certificate(*raw["certificate"]),
         master=raw["master"],
         settings=Settings.from_conf(raw["settings"]),
         place=place,

@@ -18,6 +18,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     ├── ProtocolError           a peer sent bytes that are not our protocol (the remote is to blame)
     │   └── IllegalTransitionError  an event that has no place in an object's state
     ├── AuthenticationError     a peer could not prove the application's secret
+    ├── ForeignError            what was asked for is another application's
     ├── StaleError              the message belongs to an attempt or a master that is no longer current
     ├── StorageError            what is to be kept can't be written: a disk is full or broken
     │   └── NoStorageError      ... and all other directories of this host are, too
@@ -125,6 +126,10 @@ class IllegalTransitionError(ProtocolError):
 
 class AuthenticationError(PenstockError):
     """The peer could not prove that it knows the application's secret."""
+
+
+class ForeignError(PenstockError):
+    """A known peer asks for what belongs to another application, or another user."""
 
 
 class StaleError(PenstockError):

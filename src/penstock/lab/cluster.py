@@ -95,4 +95,7 @@ class LabCluster:
             sweep()
 
     def _launch(self, name: str) -> EnvironmentLaunch:
-        return EnvironmentLaunch(self._application, self._secret, self._address, self._conf, name)
+        certificate = self._master.certificate
+        return EnvironmentLaunch(
+            self._application, self._secret, self._address, self._conf, name, certificate=certificate
+        )

@@ -8,7 +8,7 @@ to blame, never a crash.
 Limits are below, with reasons. Payloads of data buffers are never joined with their header: `encode_header` gives the
 header alone, so that the payload's memoryview goes to a gather write as it is.
 
-Non-goals: compression, encryption, several versions at once (both ends of an application run the same Penstock).
+Non-goals: compression, encryption (a transport's), several versions at once: both ends run the same Penstock.
 """
 
 from __future__ import annotations

@@ -11,10 +11,12 @@ from penstock.observe.host_check import Facts
 
 _SKEW_SECONDS = 5.0
 _COMPARED = ("penstock", "pyspark", "pyarrow")
+_SERVICE = "spark.penstock.shuffle.service"
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
-_ENCRYPTED = ("spark.io.encryption.enabled", "spark.network.crypto.enabled", "spark.ssl.enabled")
+_ENCRYPTED_FILES = "spark.io.encryption.enabled"
+_ENCRYPTED_WAYS = ("spark.network.crypto.enabled", "spark.ssl.enabled")
 
 
 def judge_conf(conf: Mapping[str, str], master: str, network_memory: int) -> list[Finding]:
@@ -71,16 +73,17 @@ def _clashes(conf: Mapping[str, str]) -> list[Finding | None]:
         *(_set(conf, key, "workers that wait for a slower stage are killed: set it to false") for key in _KILLERS),
     ]
     if conf.get("spark.penstock.security.acceptPlainText", "false").lower() != "true":
-        advice = "Penstock sends rows in plain text: see spark.penstock.security.acceptPlainText"
-        found += [_set(conf, key, advice) for key in _ENCRYPTED]
+        accepts = "see spark.penstock.security.acceptPlainText"
+        found.append(_set(conf, _ENCRYPTED_FILES, f"Penstock's files are in plain text: {accepts}"))
+        if conf.get("spark.penstock.tls.mode") == "never" or conf.get(_SERVICE) == "spark_ess":
+            found += [_set(conf, key, f"Penstock sends rows in plain text: {accepts}") for key in _ENCRYPTED_WAYS]
     return found
 
 
 def _dynamic_allocation(conf: Mapping[str, str]) -> Finding | None:
-    service = "spark.penstock.shuffle.service"
-    if conf.get(service, "local") != "local":
+    if conf.get(_SERVICE, "local") != "local":
         return None
-    advice = f"executors go with the data they hold: set it to false, or {service}=spark_ess"
+    advice = f"executors go with the data they hold: set it to false, or {_SERVICE}=spark_ess"
     return _set(conf, "spark.dynamicAllocation.enabled", advice)
 
 

@@ -3,6 +3,7 @@
 
 from penstock.settings.concerns import (
     LEAST_MEMORY,
+    AccessSettings,
     BlockingSettings,
     DriverSettings,
     EnvironmentSettings,
@@ -16,6 +17,7 @@ from penstock.settings.concerns import (
     ShuffleSettings,
     StreamingSettings,
     TaskSettings,
+    TlsSettings,
 )
 from penstock.settings.settings import (
     KEYS,
@@ -35,6 +37,7 @@ __all__ = [
     "LEAST_MEMORY",
     "MODES",
     "PREFIX",
+    "AccessSettings",
     "BlockingSettings",
     "DriverSettings",
     "EnvironmentSettings",
@@ -49,6 +52,7 @@ __all__ = [
     "ShuffleSettings",
     "StreamingSettings",
     "TaskSettings",
+    "TlsSettings",
     "parse_bool",
     "parse_count",
     "parse_seconds",

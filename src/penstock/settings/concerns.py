@@ -222,12 +222,40 @@ class StreamingSettings:
 class SecuritySettings:
     """Risks that the user accepts knowingly.
 
-    Rows travel and lie in plain text. So where Spark is told to encrypt them (`spark.io.encryption.enabled`,
-    `spark.network.crypto.enabled`, `spark.ssl.enabled` and the like) a job is refused, unless `accept_plain_text`
-    says that the network and the disks are safe without.
+    Files are in plain text, and so is what travels to Spark's shuffle service, or with `tls.mode=never`. So where
+    Spark is told to encrypt these (`spark.io.encryption.enabled`; `spark.network.crypto.enabled`, `spark.ssl.enabled`
+    and the like) a job is refused, unless `accept_plain_text` says that the disks and the network are safe without.
     """
 
     accept_plain_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Encryption between hosts: TLS 1.3 for every TCP connection of Penstock's own that leaves loopback.
+
+    `mode` is `auto` (so), `always` (on loopback too) or `never` (rows travel in plain text). A driver makes a
+    certificate for its application, which travels with the application's secret. Or `certificate` and `key` are PEM
+    files at the same paths on all hosts, the key without a password, and may be one file; `authorities` is a PEM file
+    of those that peers, and services of several applications, are checked by.
+    """
+
+    mode: str = "auto"
+    certificate: str = ""
+    key: str = ""
+    authorities: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """The user of services of several applications, and the file with this user's key, which the driver alone reads.
+
+    Without a file the application has a secret that no such service knows. `user` may be left out where the file has
+    one. `penstock key USER` makes a line of such a file.
+    """
+
+    user: str = ""
+    key_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from penstock.errors import SettingError
 from penstock.settings.concerns import (
+    AccessSettings,
     BlockingSettings,
     DriverSettings,
     EnvironmentSettings,
@@ -22,12 +23,14 @@ from penstock.settings.concerns import (
     ShuffleSettings,
     StreamingSettings,
     TaskSettings,
+    TlsSettings,
 )
 from penstock.settings.values import parse_bool, parse_count, parse_seconds, parse_size
 
 PREFIX = "spark.penstock."
 FLOW_CONTROLS = ("credit", "tcp", "throttle")
 """The policies of the network room, by name."""
+TLS_MODES = ("auto", "always", "never")
 MODES = ("auto", "pipelined", "blocking", "blocking_hash", "hybrid", "hybrid_selective")
 """The modes a user may write; `penstock.shuffle.kinds` says which kind each is."""
 
@@ -48,6 +51,8 @@ class Settings:
     restart: RestartSettings = field(default_factory=RestartSettings)
     streaming: StreamingSettings = field(default_factory=StreamingSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
 
     @classmethod
@@ -92,6 +97,8 @@ _CONCERNS = {
     "restart": RestartSettings,
     "streaming": StreamingSettings,
     "security": SecuritySettings,
+    "tls": TlsSettings,
+    "access": AccessSettings,
     "observe": ObserveSettings,
 }
 _SIZES = {
@@ -216,6 +223,8 @@ def _validate(settings: Settings) -> None:
         ),
         (settings.observe.otlp_interval > 0, "observe.otlpInterval", "must be positive"),
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
+        (settings.tls.mode in TLS_MODES, "tls.mode", f"must be one of {', '.join(TLS_MODES)}"),
+        (bool(settings.tls.certificate) or not settings.tls.key, "tls.key", "needs spark.penstock.tls.certificate"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]
     for holds, key, rule in [*checks, *_restart_checks(settings.restart), *_streaming_checks(settings.streaming)]:

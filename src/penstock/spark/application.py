@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark import SparkContext
@@ -63,7 +64,6 @@ class Application:
         self.persisted = PersistedResults(self.release_result)
         self.running = RunningJobs()
         self.watch = JobWatch(self.running, self._progress, self._ending).silencing(context)
-        self._secret = secrets.token_bytes(32)
         self.results = ResultsInUse(context._jvm, self._drop_result)  # noqa: SLF001 - as PySpark itself
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -153,7 +153,12 @@ class Application:
 
     def launch(self, settings: Settings) -> EnvironmentLaunch:
         """The launch that tasks need to reach their host's environment."""
-        return EnvironmentLaunch(self.name, self._secret, self.master(settings).address, settings.to_conf())
+        master = self.master(settings)
+        own = master.settings  # what is decided once for all jobs of an application
+        conf = replace(settings, tls=own.tls, access=own.access).to_conf()
+        return EnvironmentLaunch(
+            self.name, master.identity.secret, master.address, conf, certificate=master.certificate
+        )
 
     def start_ahead(self, settings: Settings, conf: Mapping[str, str], *, plans_frames: bool) -> None:
         """If tasks run on this machine, start what they need beside the planning of the first job.
@@ -254,7 +259,7 @@ class Application:
         conf = self._context.getConf()
         advertised = conf.get("spark.driver.host") or "127.0.0.1"
         host = conf.get("spark.driver.bindAddress") or advertised
-        return MasterIdentity(self.name, self._secret, host, advertised, port)
+        return MasterIdentity(self.name, secrets.token_bytes(32), host, advertised, port)
 
     def _look_at_slots(self) -> None:
         """While jobs run: those that need more slots than are left would wait for ever."""

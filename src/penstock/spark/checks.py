@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import PlanError, SettingError
 from penstock.graph.job_graph import JobGraph
-from penstock.settings import PREFIX, SecuritySettings
+from penstock.settings import PREFIX, Settings
 from penstock.shuffle import load_service
 
 _DIED = ("Python worker exited unexpectedly", "Python worker crashed", "PYTHON_WORKER_EXITED")
@@ -21,6 +21,7 @@ KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark
 _ENCRYPTION = re.compile(
     r"spark\.(io\.encryption|network\.crypto|authenticate\.enableSaslEncryption|ssl(\.\w+)?)(\.enabled)?"
 )
+_OF_FILES = "spark.io.encryption.enabled"
 _WEB_PAGES = ("spark.ssl.ui.enabled", "spark.ssl.standalone.enabled", "spark.ssl.historyServer.enabled")
 """These encrypt pages for people to look at, which no row passes."""
 ACCEPTS_PLAIN_TEXT = f"{PREFIX}security.acceptPlainText"
@@ -59,17 +60,28 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
         )
 
 
-def refuse_plain_text(conf: Mapping[str, str], security: SecuritySettings) -> None:
-    """Refuse a session that is told to encrypt what Penstock does not, unless that is accepted knowingly."""
-    if security.accept_plain_text:
+def refuse_plain_text(conf: Mapping[str, str], settings: Settings) -> None:
+    """Refuse a session that is told to encrypt what Penstock does not, unless that is accepted knowingly.
+
+    Penstock's own connections are encrypted off loopback, unless they are told not to be; its files never are, nor is
+    the way to Spark's shuffle service.
+    """
+    if settings.security.accept_plain_text:
         return
+    is_encrypted = settings.tls.mode != "never" and settings.shuffle.service != "spark_ess"
     wanted = sorted(
-        key for key in conf if _ENCRYPTION.fullmatch(key) and key not in _WEB_PAGES and _is_true(conf, key)
+        key
+        for key in conf
+        if _ENCRYPTION.fullmatch(key)
+        and key not in _WEB_PAGES
+        and _is_true(conf, key)
+        and (key == _OF_FILES or not is_encrypted)
     )
     if wanted:
         raise SettingError(
-            f"{wanted[0]}=true asks Spark to encrypt, and Penstock's own connections and files are in plain text:"
-            f" leave this pipeline to Spark's exchanges, or, if the network and the disks are safe without, set"
+            f"{wanted[0]}=true asks Spark to encrypt, and Penstock's"
+            f" {'files are' if is_encrypted else 'own connections and files are'} in plain text:"
+            " leave this pipeline to Spark's exchanges, or, if the network and the disks are safe without, set"
             f" {ACCEPTS_PLAIN_TEXT}=true"
         )
 

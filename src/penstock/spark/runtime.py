@@ -114,7 +114,7 @@ class SparkRuntime:
         settings = Settings.from_conf({key: value for key, value in conf.items() if key.startswith(PREFIX)})
         load_service(settings.shuffle.service)
         refuse_conf(conf, settings.shuffle.service)
-        refuse_plain_text(conf, settings.security)
+        refuse_plain_text(conf, settings)
         return with_shuffle_service(self._context, conf, settings)
 
     def page(self) -> WebPage:

@@ -25,7 +25,10 @@ from endless_jobs import Action, endless, running, watching
 from held_stages import nothing_until
 from penstock.attachment.attachment import Attachment, attach
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.connection.certificate import Certificate
+from penstock.connection.certificates import client_context
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
+from penstock.connection.transport import split_host
 from penstock.link.calls import GetStatistics
 from penstock.spark import slots
 from penstock.spark.runtime import SparkRuntime
@@ -167,11 +170,14 @@ def is_refused(connection: socket.socket, service: Service) -> bool:
     return False
 
 
-def doors(launch: EnvironmentLaunch, attachment: Attachment) -> Iterator[tuple[socket.socket, Service]]:
+def doors(
+    launch: EnvironmentLaunch, attachment: Attachment, *, speak_tls: bool
+) -> Iterator[tuple[socket.socket, Service]]:
     """New connections: to an environment by TCP and by the host's own socket, and to the JobMaster."""
-    for address, service in ((attachment.address, Service.PARTITIONS), (launch.master, Service.MASTER)):
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        with socket.create_connection((host, int(port)), 10) as connection:
+    context = client_context(Certificate())
+    for address, service in ((attachment.address, Service.PARTITIONS), (f"tls://{launch.master}", Service.MASTER)):
+        plain = socket.create_connection(split_host(address, "tls"), 10)
+        with context.wrap_socket(plain) if speak_tls else plain as connection:
             yield connection, service
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(launch.place().socket))
@@ -194,10 +200,10 @@ def test_intruders(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
     wait_until("the job runs", lambda: len(tracker.getActiveJobIds()) >= 2, 60)
     for launch, attachment in zip(hosts.launches(), hosts.attach(), strict=True):
         for junk in (b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(200), b"PSTK" + bytes(300)):
-            for connection, _ in doors(launch, attachment):
+            for connection, _ in doors(launch, attachment, speak_tls=False):
                 connection.sendall(junk)
                 assert is_closed(connection)
-        for connection, service in doors(launch, attachment):
+        for connection, service in doors(launch, attachment, speak_tls=True):
             assert is_refused(connection, service)
         attachment.close()
     go.touch()

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.local_pool import LocalBufferPool, LocalPoolStatistics
 from penstock.buffer.view import BufferOrEvent, ServableView
-from penstock.connection.handshake import Credentials
-from penstock.connection.transports import load_transport
+from penstock.connection.protection import HostAccess
 from penstock.environment.memory import HostMemory
 from penstock.environment.partitions.found import Partitions
 from penstock.environment.peers.addresses import DataAddresses
@@ -50,21 +49,21 @@ class RemoteExchange:
 
     def __init__(
         self,
-        credentials: Credentials,
+        access: HostAccess,
         partitions: Partitions,
         memory: HostMemory,
         network: NetworkSettings,
         supervisor: Supervisor,
     ) -> None:
-        transport = load_transport(network.transport, network.socket_buffer)
+        transport = access.protection.transport(network.transport, network.socket_buffer)
         self._memory = memory
         self._network = network
         self._supervisor = supervisor
         provider = HostPartitions(partitions, memory)
         self._scheme = transport.scheme
         serving = ServerSettings(segment_size=network.segment_size)
-        self._server = DataServer(transport, provider, credentials, serving)
-        self._client = ConnectionManager(transport, credentials)
+        self._server = DataServer(transport, provider, access.credentials, serving)
+        self._client = ConnectionManager(transport, access.credentials)
         self._gates: dict[GatePort, GateBuffers] = {}
         self.on_flag: Callable[[GatePort, bool], None] = lambda _, __: None
         """Called when a gate with throttled channels raises its flag, or takes it down."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.connection.listeners import nobody_listens
-from penstock.connection.transports import load_transport
+from penstock.connection.transport import Transport
 from penstock.errors import PenstockError
 from penstock.graph.streaming import QueryBeginning
 from penstock.job.core import events
@@ -67,9 +67,11 @@ class _RunningJob:
 
 
 class JobDriver:
-    """The core's shell."""
+    """The core's shell. `transport` is the one by which environments serve each other."""
 
-    def __init__(self, core: MasterCore, launcher: Launcher, context: ShuffleMasterContext) -> None:
+    def __init__(
+        self, core: MasterCore, launcher: Launcher, context: ShuffleMasterContext, transport: Transport
+    ) -> None:
         self.calls = Calls()
         self.clock = WakingClock()
         self.environments = Environments()
@@ -84,7 +86,7 @@ class JobDriver:
         self._core = core
         self._launcher = launcher
         self._masters = ShuffleMasters(context, self._partitions_lost)
-        self._transport = load_transport(context.settings.network.transport)
+        self._transport = transport
         self._loop = asyncio.get_running_loop()
         self.queries = Queries(self.handle, self.calls)
         self._jobs: dict[str, _RunningJob] = {}

@@ -15,11 +15,13 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from penstock.connection.certificate import Certificate
 from penstock.connection.handshake import MAX_IDENTITY, Credentials
-from penstock.connection.sockets import TcpTransport
+from penstock.connection.principals import own_secret
+from penstock.connection.protection import Protection, decided, protection_of
 from penstock.connection.transport import join_host, split_host
 from penstock.errors import ControlError, PenstockError, SettingError
 from penstock.job.core import events
@@ -91,11 +93,21 @@ class JobHandle:
 
 
 class JobMaster:
-    """Accepts jobs, environments and planners. `start` before anything else."""
+    """Accepts jobs, environments and planners. `start` before anything else.
+
+    Raises SettingError where its connections are to be encrypted and can't be, or its user has no key.
+    """
 
     def __init__(self, identity: MasterIdentity, launcher: Launcher, settings: Settings | None = None) -> None:
-        self.identity = identity
-        self.settings = settings or Settings()
+        wished = settings or Settings()
+        beside = wished.environment.bind_address.partition("/")[0]
+        tls, made = decided(wished.tls, (identity.host, identity.advertised, beside or identity.advertised))
+        access, secret = own_secret(wished.access, identity.application, identity.secret)
+        self.identity = replace(identity, secret=secret)
+        self.settings = replace(wished, tls=tls, access=access)
+        """The settings with what is decided about TLS and the user, which holds for all jobs of the application."""
+        self.certificate: Certificate | None = made
+        """The certificate that was made for the application; it travels as its secret does."""
         self.address = ""
         self.metrics_address = ""
         """The place, `host:port`, of the metrics; empty where they are not served."""
@@ -313,12 +325,13 @@ class JobMaster:
             self.identity.application, self.settings, self._on_fatal_error, self.identity.secret
         )
         core = MasterCore()
-        self._driver = JobDriver(core, self._launcher, context)
+        protection = protection_of(self.settings.tls, self.certificate)
+        self._driver = JobDriver(core, self._launcher, context, protection.transport(self.settings.network.transport))
         self._results = Results(ResultCalls(self._run_for_result, self._lose_partition, self._release_result))
         self._driver.on_result_lost = self._result_lost
         credentials = Credentials(self.identity.application[:MAX_IDENTITY], self.identity.secret)
         server = self._server = MasterServer(self._driver, credentials, self._results)
-        await self._bind(server)
+        await self._bind(server, protection)
         exports = self._exports = Exports(self.settings.observe, self.identity.application, self._driver)
         self.metrics_address = await exports.open()
         workers: list[asyncio.Task[Any]] = [asyncio.create_task(self._watch_leases())]
@@ -341,11 +354,12 @@ class JobMaster:
             await self._shut_down(server, cause)
             exports.close()
 
-    async def _bind(self, server: MasterServer) -> None:
-        """Listen where the driver is to be reached: in plain TCP, whatever transport carries partitions."""
-        address = join_host(self.identity.host, self.identity.port)
+    async def _bind(self, server: MasterServer, protection: Protection) -> None:
+        """Listen where the driver is to be reached: by TCP, whatever transport carries partitions."""
+        transport = protection.transport()
+        address = join_host(self.identity.host, self.identity.port, transport.scheme)
         try:
-            _, port = split_host(await server.start(TcpTransport(), address))
+            _, port = split_host(await server.start(transport, address), transport.scheme)
         except (OSError, SettingError) as error:
             raise ControlError(f"the JobMaster cannot listen on {address}, {_SEE}: {error}") from error
         self.address = join_host(self.identity.advertised, port).removeprefix("tcp://")
