@@ -7,6 +7,7 @@ All of them are refused where they are written, so none needs a session.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from penstock.api.streaming.refusals import (
     warn_of_rows_again,
 )
 from penstock.api.streaming.sinks import SINKS, SinkRequest, private_folder
+from penstock.api.streaming.tables import into_table
 from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.spark.hints import PenstockWarning
 from penstock.stream.noop import NoopSink
@@ -77,6 +79,15 @@ class Endless:
     """A source that knows nothing of what is there."""
 
     name, schema, splits, open = "endless", pa.schema([("value", pa.int64())]), lambda self: 1, None
+
+
+def a_request() -> SinkRequest:
+    """The wish of somebody who writes columns of several kinds."""
+    nested, of_bytes = pa.list_(pa.int64()), pa.list_(pa.binary())
+    schema = pa.schema(
+        [("value", pa.int64()), ("real", pa.float64()), ("nested", nested), ("bytes", of_bytes), ("s", pa.string())]
+    )
+    return SinkRequest(None, schema, Options("writeStream"), None, None, "q", is_kept=True)
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]] = {
@@ -251,11 +262,35 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "writeStream has no 'foreachBatch'",
         ".mapInArrow(fn, schema) before .writeStream",
     ),
-    "a partitioned sink": (
-        lambda p: writer().partitionBy("value"),
-        AttributeError,
-        "writeStream has no 'partitionBy'",
-        "a sink of your own",
+    "a column of folders that is not there": (
+        lambda p: writer().partitionBy("valeu"),
+        SchemaError,
+        "partitionBy: column 'valeu' does not exist",
+        "did you mean 'value'?",
+    ),
+    "folders of what has none": (
+        lambda p: SINKS["noop"](replace(a_request(), partition_by=("value",))),
+        PlanError,
+        "noop has no folders",
+        "leave it out",
+    ),
+    "folders of reals": (
+        lambda p: SINKS["csv"](replace(a_request(), path=str(p), partition_by=("real",))),
+        SchemaError,
+        "partitionBy column 'real' is double",
+        "make such a column with withColumn",
+    ),
+    "nested values in CSV": (
+        lambda p: SINKS["csv"](replace(a_request(), path=str(p))),
+        SchemaError,
+        "writeStream.format('csv'): column 'nested' is list",
+        "cast it, or write parquet",
+    ),
+    "bytes in JSON": (
+        lambda p: SINKS["json"](replace(a_request(), path=str(p))),
+        SchemaError,
+        "column 'bytes' is list<item: binary>",
+        "cast it, or write parquet",
     ),
     "a file as sink": (
         lambda p: sink_at(p / "rows.parquet"),
@@ -275,11 +310,11 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "is also what the query reads",
         "write into another folder",
     ),
-    "a table as sink": (
-        lambda p: writer().toTable("t"),
-        AttributeError,
-        "writeStream has no 'toTable'",
-        ".format('parquet').start(path)",
+    "a table of another kind": (
+        lambda p: into_table("t", "console", a_request()),
+        PlanError,
+        "writeStream.toTable writes tables of parquet, csv, json, not of 'console'",
+        "name one of them",
     ),
     "a wait before the start": (
         lambda p: writer().format("noop").awaitTermination(),

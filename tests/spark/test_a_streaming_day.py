@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from penstock.errors import PlanError
 from penstock.spark.hints import PenstockWarning
 from penstock_bench.workers import worker_pids
 from session_probe import queries_ended, wait_until
@@ -67,3 +68,56 @@ def test_available_now_three_times_over_a_folder_that_grows(spark: Any, tmp_path
                     os.kill(pid, signal.SIGKILL)
         assert query.awaitTermination(WAIT) is True
         assert values_in(tmp_path / "out") == lines_of((run + 1) * 4)
+
+
+def test_what_is_written_is_read_back_by_pyspark(spark: Any, tmp_path: Path) -> None:
+    """Each form in folders named by a column: nulls, quotes, times, nested values; and tables that a query fills."""
+    columns = "k string, n int, s string, r double, d decimal(9,2), b boolean, day date, at timestamp"
+    columns += ", local timestamp_ntz"
+    nested = ", l array<int>, m map<string,double>, t struct<x:bigint,y:array<string>>"
+    spark.sql(f"CREATE DATABASE day LOCATION '{tmp_path}/warehouse'")
+    spark.sql(_ODD_ROWS).write.parquet(str(tmp_path / "in"))
+    fields = [field.partition(" ")[0] for field in columns.split(", ")]
+    expected = spark.read.parquet(str(tmp_path / "in"))
+
+    def run(form: str, kept: list[str], folder: str) -> None:
+        stream = penstock.readStream(spark).schema(expected.schema).parquet(str(tmp_path / "in")).select(*kept)
+        writer = stream.writeStream.format(form).partitionBy("k").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / f"{folder}-checkpoints"))
+        if form == "csv":
+            writer.option("nullValue", "NULL")  # by its own nullValue Spark takes empty strings for null
+        query = writer.toTable(folder) if folder == "day.odd_rows" else writer.start(str(tmp_path / folder))
+        query.awaitTermination()
+
+    def rows(frame: Any, kept: list[str]) -> list[str]:
+        return sorted(map(str, frame.select(*kept).collect()))
+
+    everything = [*fields, "l", "m", "t"]
+    run("csv", fields, "csv")
+    run("json", everything, "json")
+    run("parquet", everything, "day.odd_rows")
+    held = columns.removeprefix("k string, ")
+    read = spark.read.schema(f"{held}, k string")
+    assert rows(read.csv(str(tmp_path / "csv"), nullValue="NULL"), fields) == rows(expected, fields)
+    read = spark.read.schema(f"{held}{nested}, k string")
+    assert rows(read.json(str(tmp_path / "json")), everything) == rows(expected, everything)
+    assert rows(spark.table("day.odd_rows"), everything) == rows(expected, everything)
+    writer = penstock.readStream(spark).schema(expected.schema).parquet(str(tmp_path / "in")).writeStream
+    with pytest.raises(PlanError, match=r"has the columns .* k string \(partition\), and the query gives k"):
+        writer.toTable("day.odd_rows")
+    spark.sql("DROP DATABASE day CASCADE")
+
+
+_ODD_ROWS = r"""
+SELECT k, n, s, r, CAST(d AS decimal(9,2)) AS d, b, day, at, local, l, m, t FROM VALUES
+ ('a', 1, 'plain', 0.1D, 1.5, true, DATE'2026-01-31', TIMESTAMP'2026-01-31 23:59:59.000001Z',
+  TIMESTAMP_NTZ'1969-12-31 23:59:59.9', array(1, null), map('k', 1.5D, 'j', null),
+  named_struct('x', 1L, 'y', array('q"', null))),
+ (null, null, null, null, null, null, null, null, null, null, null, null),
+ ('x/y=1', 2, '', double('NaN'), -0.01, false, DATE'1900-01-01', TIMESTAMP'1900-01-01 00:00:00Z',
+  TIMESTAMP_NTZ'2026-01-31 00:00:00', array(), map(), named_struct('x', null, 'y', array())),
+ ('b c', -3, 'say "so", \\ or \\"', double('-Infinity'), 0, true, DATE'2026-06-01', TIMESTAMP'2026-06-01 12:00:00.5Z',
+  TIMESTAMP_NTZ'2026-06-01 12:00:00.123456', array(7), map('"', 0D), named_struct('x', 2L, 'y', array('é'))),
+ ('a', 4, '  space ', 1e20D, 12.34, null, null, null, null, null, null, null)
+AS odd(k, n, s, r, d, b, day, at, local, l, m, t)
+"""

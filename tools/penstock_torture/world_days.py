@@ -230,7 +230,7 @@ class WorldRun:
         faults = self.shape.faults(folders, whole=True)
         if faults:
             raise Wrong(faults[0].partition(":")[0], "; ".join(faults))
-        left = [path.name for path in self._place.out.glob(f".part-{self._place.uid}-*")]
+        left = [path.name for path in self._place.out.rglob(f".part-{self._place.uid}-*")]
         if left:
             raise Wrong("left", f"{len(left)} hidden files: {left[:3]}")
 

@@ -59,7 +59,7 @@ class Inputs:
 def consume(place: QueryPlace, taken: Path, chance: random.Random) -> int:
     """A consumer takes some of what it sees to a place of its own."""
     taken.mkdir(exist_ok=True)
-    seen = sorted(place.out.glob("part-*"))
+    seen = sorted(place.out.rglob("part-*"))
     chosen = [path for path in seen if chance.random() < 0.7]
     for path in chosen:
         with suppress(FileNotFoundError):

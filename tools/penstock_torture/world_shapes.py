@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.json as paj
 import pyarrow.parquet as pq
 
 from penstock.api.line_formats import TextLines
@@ -32,6 +34,8 @@ from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.rate import RateSource
 
 KINDS = ("rate", "files", "log")
+FORMS = (("parquet", False), ("parquet", True), ("csv", False), ("json", True), ("csv", True))
+"""The form of the sink's files, and True where they lie in a folder for each key."""
 EXCHANGES = ("key", "rebalance")
 SCHEMA = pa.schema([("path", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
 KEYS = 20
@@ -64,7 +68,13 @@ class WorldShape:
     def name(self) -> str:
         """The name for a line."""
         steps = [*self.exchanges, *(["count"] if self.counts else [])]
-        return f"{'+'.join(self.sources)}>{'>'.join(steps)}"
+        form, is_partitioned = self.form
+        return f"{'+'.join(self.sources)}>{'>'.join(steps)}>{form}{'/key' if is_partitioned else ''}"
+
+    @property
+    def form(self) -> tuple[str, bool]:
+        """The form of its files; it draws no number, so that seeds stay what they are."""
+        return FORMS[self.rows % len(FORMS)]
 
     @property
     def has_end(self) -> bool:
@@ -93,7 +103,9 @@ class WorldShape:
             united = united.mapInArrow(passed(), SCHEMA)
         elif self.counts:
             united = united.keyBy("path", "value", numPartitions=next(left)).agg(n=("value", "count"))
-        sink = FolderSink(here(), str(place.out), united.schema, place.uid)
+        form, is_partitioned = self.form
+        by = ("key",) if is_partitioned and not self.counts else ()
+        sink = FolderSink(here(), str(place.out), united.schema, place.uid, form, partition_by=by)
         options = StreamingOptions("q", "query", str(place.checkpoints))
         return query_graph(united.branches, sink, Settings(), SLOTS, options, is_kept=True)
 
@@ -111,7 +123,7 @@ class WorldShape:
 
     def faults(self, folders: Sequence[Path], *, whole: bool) -> list[str]:
         """The faults in the published rows in these folders; `whole`: all of them must be there."""
-        tables = [pq.read_table(path) for folder in folders for path in sorted(folder.glob("part-*"))]
+        tables = [self._table(path) for folder in folders for path in sorted(folder.rglob("part-*"))]
         if not tables:
             return ["lost: all rows"] if whole else []
         table = pa.concat_tables(tables)
@@ -127,6 +139,18 @@ class WorldShape:
         if whole and lost:
             found.append(f"lost: {lost} of {self.rows * len(self.sources)} rows")
         return found
+
+    def _table(self, path: Path) -> pa.Table:
+        """The rows of a file, without the column that its folder has."""
+        form, is_partitioned = self.form
+        if form == "parquet":
+            table = pq.read_table(path, partitioning=None)
+        elif form == "json":
+            table = paj.read_json(path)
+        else:
+            names = ["path", "value", "n"] if self.counts else ["path", *([] if is_partitioned else ["key"]), "value"]
+            table = pacsv.read_csv(path, pacsv.ReadOptions(column_names=names))
+        return table.select(["path", "value", *(["n"] if self.counts else [])])
 
     def is_whole(self, folders: Sequence[Path]) -> bool:
         """Tell whether all rows are published."""

@@ -86,9 +86,7 @@ INSTEAD_OF_READER: dict[str, str] = {
 INSTEAD_OF_WRITER: dict[str, str] = {
     "foreach": _FUNCTION + "or write a sink of your own: .format(sink)",
     "foreachBatch": _FUNCTION + "or write a sink of your own: .format(sink)",
-    "partitionBy": "a query writes into one folder: key the rows before, or write a sink of your own: .format(sink)",
     "clusterBy": "a query writes into one folder: .keyBy('column') before .writeStream brings its rows together",
-    "toTable": "write .format('parquet').start(path), and read it with spark.read.parquet(path)",
     "parquet": "write .format('parquet').start(path)",
     "save": "write .start(path), which gives the query",
     "mode": "write .outputMode('append'), 'update' for an aggregation, or leave it out",

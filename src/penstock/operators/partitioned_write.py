@@ -42,24 +42,14 @@ class WritePartitioned:
         held: dict[str, list[pa.RecordBatch]] = {}
         size = 0
         for batch in batches:
-            for folder, rows in self._by_folder(batch):
+            for folder, own in by_folder(batch, self.keys, self.write.schema.names):
+                rows = self.write.labelled(own)
                 held.setdefault(folder, []).append(rows)
                 size += rows.nbytes
             if size >= self.write.group_bytes:
                 yield from self._written(held)
                 held, size = {}, 0
         yield from self._written(held)
-
-    def _by_folder(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        groups = group_rows([batch.column(key) for key in self.keys], batch.num_rows)
-        folders = folder_names(self.keys, groups.keys)
-        rows = take_batch(
-            batch.select(self.write.schema.names), int64_array(stable_order(groups.codes, groups.count))
-        )
-        start = 0
-        for folder, count in zip(folders, np.bincount(groups.codes, minlength=groups.count).tolist(), strict=True):
-            yield folder, self.write.labelled(rows.slice(start, count))
-            start += count
 
     def _written(self, held: dict[str, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         for folder, batches in held.items():
@@ -70,6 +60,19 @@ class WritePartitioned:
                 file.abort()
                 raise
             yield file.finish()
+
+
+def by_folder(
+    batch: pa.RecordBatch, keys: Sequence[str], kept: Sequence[str]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The folders that the rows of a batch belong to, each with the columns of its rows that are kept."""
+    groups = group_rows([batch.column(key) for key in keys], batch.num_rows)
+    folders = folder_names(keys, groups.keys)
+    rows = take_batch(batch.select(list(kept)), int64_array(stable_order(groups.codes, groups.count)))
+    start = 0
+    for folder, count in zip(folders, np.bincount(groups.codes, minlength=groups.count).tolist(), strict=True):
+        yield folder, rows.slice(start, count)
+        start += count
 
 
 def folder_names(keys: Sequence[str], values: Sequence[pa.Array]) -> list[str]:

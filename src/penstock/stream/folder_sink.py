@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sink of files in a folder, with two phases: `parquet`, or `arrow` for whoever reads them at once.
+"""A sink of files in a folder, with two phases: `parquet`, `csv`, `json`, or `arrow` for whoever reads them at once.
 
     <folder>/.part-<uid>-<subtask>-<owner>-<token>.parquet   being written, or prepared: readers skip names with a dot
     <folder>/part-<uid>-<subtask>-<owner>-<token>.parquet    published, by a change of its name
     <folder>/.folder-<uid>-<owner>                           the folder's mark (see `sink_folder`)
+
+With `partition_by` the files lie in folders named by the values of these columns, `<folder>/day=2026-01-31/part-...`,
+as Spark names them, and lack the columns.
 
 A file holds what came between two barriers. At the second it is closed, and its name goes into the checkpoint, whose
 thread waits until it is on the disk; when that is complete it gets the name that readers see. From then on it is the
@@ -12,35 +15,35 @@ complete checkpoint, and at its end, it removes what earlier attempts have left 
 write into one folder apart; it must be the same in all attempts of a query. `owner` grows with each attempt, also
 where another driver has taken over: so a task that begins late leaves the files of later attempts alone.
 
-Limits: a file system that can't change a name in one step (object stores) shows a file when it is there as a whole.
+Limits: a folder of a partitioned sink stays when its files have gone. A file system that can't change a name in one
+step (object stores) shows a file when it is there as a whole.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import PlanError, SettingError
+from penstock.operators.csv_write import PLAIN_CSV, CsvSigns
+from penstock.operators.partitioned_write import by_folder
+from penstock.stream.sink_files import FORMS, FileForm, SinkFiles, files_schema
 from penstock.stream.sink_folder import Prepared, SinkFolder
 
-GROUP_ROWS = 1 << 20
-MOST_BYTES = 32 << 20
-"""Rows are held so long, then they become a row group."""
 _REMEMBERED = 1000
 """So many published names a writer knows: the thread that stores checkpoints may not have looked yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSink:
-    """Files of `format` ("parquet" or "arrow") in `folder`; `compression` is Parquet's."""
+    """Files of `format` (one of `sink_files.FORMS`) in `folder`; `compression` is Parquet's, `csv` that of CSV."""
 
     filesystem: pafs.FileSystem
     folder: str
@@ -50,17 +53,20 @@ class FolderSink:
     compression: str = "snappy"
     owner: str = "0"
     """The attempt that opens it (see `StreamSink`)."""
+    partition_by: tuple[str, ...] = ()
+    csv: CsvSigns = PLAIN_CSV
 
     def __post_init__(self) -> None:
-        if self.format not in _WRITERS:
-            raise SettingError(f"files of format {self.format!r}: one of {', '.join(_WRITERS)}")
+        if self.format not in FORMS:
+            raise SettingError(f"files of format {self.format!r}: one of {', '.join(FORMS)}")
         if not re.fullmatch(r"[A-Za-z0-9_]+", self.uid):
             raise SettingError(f"the sink's uid {self.uid!r}: letters, digits and underscores, for it names files")
 
     @property
     def name(self) -> str:
         """The name that `explain` shows."""
-        return f"{self.format} {self.folder}"
+        by = f" by {', '.join(self.partition_by)}" if self.partition_by else ""
+        return f"{self.format} {self.folder}{by}"
 
     def owned(self, owner: str) -> FolderSink:
         """The same sink, for one attempt."""
@@ -85,7 +91,9 @@ class FolderSink:
 
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has published files, which it does only after a checkpoint."""
-        found = self.filesystem.get_file_info(pafs.FileSelector(self.folder, allow_not_found=True))
+        found = self.filesystem.get_file_info(
+            pafs.FileSelector(self.folder, allow_not_found=True, recursive=bool(self.partition_by))
+        )
         published = next((info.base_name for info in found if info.base_name.startswith(f"part-{self.uid}-")), None)
         if published is not None:
             raise CheckpointError(
@@ -115,8 +123,8 @@ class FolderSink:
         Raises OSError where the folder is away, or can't be listed.
         """
         ours = re.compile(rf"\.part-{self.uid}-(\d+)-([0-9a-f-]+)-[0-9a-f]{{16}}\.{self.format}")
-        for name in folder.names():
-            found = ours.fullmatch(name)
+        for name in folder.names(recursive=bool(self.partition_by)):
+            found = ours.fullmatch(name.rpartition("/")[2])
             if found and int(found[1]) % parallelism == subtask and found[2] < self.owner:
                 with suppress(FileNotFoundError):
                     self.filesystem.delete_file(f"{self.folder}/{name}")
@@ -132,28 +140,24 @@ class FolderWriter:
         subtask, _ = share
         self._folder = folder
         self._start = f"part-{sink.uid}-{subtask:05d}-{sink.owner}"
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = 0
-        self._name = ""
-        self._stream: Any = None
-        self._file: Any = None
+        form = FileForm(sink.format, files_schema(sink.schema, sink.partition_by), sink.compression, sink.csv)
+        self._schema = form.schema
+        self._files = SinkFiles(form, self._new_name, self._open_stream)
         self._prepared: list[tuple[int, str]] = []
         self._published: dict[str, None] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows; large amounts are written at once."""
-        self._held.append(batch)
-        self._held_rows += batch.num_rows
-        self._held_bytes += batch.nbytes
-        if self._held_rows >= GROUP_ROWS or self._held_bytes >= MOST_BYTES:
-            self._write_held()
+        keys = self._sink.partition_by
+        if not keys:
+            self._files.write("", batch)
+            return
+        for folder, rows in by_folder(batch, keys, self._schema.names):
+            self._files.write(f"{folder}/", rows)
 
     def prepare(self, checkpoint: int) -> bytes:
-        """Close the file; the names of all that is to be published."""
-        self._write_held()
-        if self._file is not None:
-            self._close_file()
-            self._prepared.append((checkpoint, self._name))
+        """Close the files; the names of all that is to be published."""
+        self._prepared += [(checkpoint, name) for name in self._files.close()]
         return Prepared(self._prepared, self._sink.folder, self._folder.mark).packed()
 
     def sync(self, prepared: bytes) -> None:
@@ -179,49 +183,24 @@ class FolderWriter:
             self._remove_leftovers()
 
     def close(self) -> None:
-        """Remove the file that is being written, and leftovers that a list did not show; what was prepared stays."""
-        if self._has_committed:
-            self._remove_leftovers()
-        self._folder.sync()
-        if self._file is None:
-            return
-        with suppress(OSError, pa.ArrowException, ValueError):
-            self._close_file()
-        with suppress(OSError, pa.ArrowException):
-            self._sink.filesystem.delete_file(self._folder.hidden(self._name))
+        """Remove the files being written, and leftovers that a list did not show; what was prepared stays."""
+        try:
+            if self._has_committed:
+                self._remove_leftovers()
+            self._folder.sync()
+        finally:
+            for name in self._files.abandon():
+                with suppress(OSError, pa.ArrowException):
+                    self._sink.filesystem.delete_file(self._folder.hidden(name))
 
     def _remove_leftovers(self) -> None:
         with suppress(OSError):  # after the next checkpoint, then
             self._sink.remove_leftovers(self._folder, *self._share)
             self._has_removed = True
 
-    def _write_held(self) -> None:
-        if not self._held:
-            return
-        held, self._held = self._held, []
-        self._held_rows = self._held_bytes = 0
-        if self._file is None:
-            self._name = f"{self._start}-{secrets.token_hex(8)}.{self._sink.format}"
-            self._stream = self._sink.filesystem.open_output_stream(self._folder.hidden(self._name))
-            self._file = _WRITERS[self._sink.format](self._stream, self._sink)
-        self._file.write_table(pa.Table.from_batches(held, self._sink.schema))
+    def _new_name(self, folder: str) -> str:
+        return f"{folder}{self._start}-{secrets.token_hex(8)}.{self._sink.format}"
 
-    def _close_file(self) -> None:
-        file, self._file = self._file, None
-        try:
-            file.close()
-        finally:
-            self._stream.close()
-
-
-def _parquet(stream: Any, sink: FolderSink) -> Any:
-    import pyarrow.parquet as pq
-
-    return pq.ParquetWriter(stream, sink.schema, compression=sink.compression)
-
-
-def _arrow(stream: Any, sink: FolderSink) -> Any:
-    return pa.ipc.new_file(stream, sink.schema)
-
-
-_WRITERS: dict[str, Callable[[Any, FolderSink], Any]] = {"parquet": _parquet, "arrow": _arrow}
+    def _open_stream(self, name: str) -> pa.NativeFile:
+        self._folder.make_within(name)
+        return self._sink.filesystem.open_output_stream(self._folder.hidden(name))

@@ -14,6 +14,7 @@ consumer that takes a file between the two gets it again if the query dies there
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ _NONE = pafs.FileType.NotFound
 class Prepared:
     """The state of a subtask in checkpoints: its folder and the mark there, and the files to be published.
 
-    `files` are names without the dot, each with the checkpoint that it was prepared for. Checkpoints of earlier
-    versions know neither folder nor mark.
+    `files` are names without the dot, behind the folders of a partitioned sink, each with the checkpoint that it was
+    prepared for. Checkpoints of earlier versions know neither folder nor mark.
     """
 
     files: Sequence[tuple[int, str]]
@@ -60,6 +61,8 @@ class SinkFolder:
         self.path = path
         self._fs = filesystem
         self._disk = Disk(filesystem)
+        self._renamed: deque[str] = deque()
+        """Folders within it in which files got their names: that is on the disk when these were waited for."""
 
     def make(self) -> None:
         """Make the folder and its mark; both are on the disk, and so are the folders above that had to be made."""
@@ -88,11 +91,38 @@ class SinkFolder:
 
     def sync(self) -> None:
         """Wait until the names in it are on the disk."""
+        self._sync_within([])
         self._disk.sync_folder(self.path)
+
+    def make_within(self, name: str) -> None:
+        """Make the folders of a partitioned sink that a file is to lie in; never the sink's own."""
+        at = self.path
+        for part in name.split("/")[:-1]:
+            at = f"{at}/{part}"
+            self._fs.create_dir(at, recursive=False)
 
     def hidden(self, name: str) -> str:
         """The path of a file that readers skip."""
-        return f"{self.path}/.{name}"
+        within, _, file = name.rpartition("/")
+        return f"{self.path}/{within}/.{file}" if within else f"{self.path}/.{file}"
+
+    def _sync_within(self, names: Sequence[str]) -> None:
+        """Wait for the names in folders within it, those of these files and those in which files were renamed."""
+        if not self._disk.is_needed:
+            return
+        renamed: list[str] = []
+        while self._renamed:  # another thread adds
+            renamed.append(self._renamed.popleft())
+        try:
+            for within in sorted(_folders_of(names) | set(renamed), reverse=True):  # the inner ones first
+                try:
+                    self._disk.sync_folder(f"{self.path}/{within}")
+                except FileNotFoundError:
+                    if within in self.names(recursive=True):  # else a consumer took it away with all that was in it
+                        raise
+        except BaseException:
+            self._renamed.extend(renamed)
+            raise
 
     def publish(self, name: str) -> None:
         """Give a prepared file the name that readers see; one that was published is left, wherever it is now.
@@ -115,6 +145,8 @@ class SinkFolder:
                     " checkpointLocation"
                 ) from error
             self._require_whole(name, error)
+        else:
+            self._renamed.extend(_folders_of([name]))
 
     def refuse_lost(self, names: Sequence[str], published: Container[str]) -> None:
         """Raise OSError where the folder is away, or a prepared file is gone that was not published."""
@@ -136,25 +168,30 @@ class SinkFolder:
             for name in names:
                 with suppress(FileNotFoundError):
                     self._disk.sync_file(self.hidden(name))
-        self.sync()
+        self._sync_within(names)
+        self._disk.sync_folder(self.path)
 
     def _require_whole(self, name: str, error: OSError) -> None:
         """A file was found under neither name: the folder's list, with the mark in it, must say so too."""
-        names = self._listed()
-        if names & {name, f".{name}"}:
-            raise error
+        names = self._listed("")
         if self.mark not in names:
             raise self._away() from error
+        within, _, file = name.rpartition("/")
+        if (self._listed(within) if within else names) & {file, f".{file}"}:
+            raise error
 
-    def names(self) -> set[str]:
-        """All names in it; raises OSError where its mark is not among them: the folder is away."""
-        names = self._listed()
+    def names(self, *, recursive: bool = False) -> set[str]:
+        """All names in it, and within it; raises OSError where its mark is not among them: the folder is away."""
+        found = self._fs.get_file_info(pafs.FileSelector(self.path, recursive=recursive))
+        start = self.path.rstrip("/") + "/"
+        names = {info.path.removeprefix(start) if recursive else info.base_name for info in found}
         if self.mark not in names:
             raise self._away()
         return names
 
-    def _listed(self) -> set[str]:
-        return {info.base_name for info in self._fs.get_file_info(pafs.FileSelector(self.path))}
+    def _listed(self, within: str) -> set[str]:
+        selector = pafs.FileSelector(f"{self.path}/{within}".rstrip("/"), allow_not_found=bool(within))
+        return {info.base_name for info in self._fs.get_file_info(selector)}
 
     def require(self) -> None:
         """Raise OSError where the folder is away."""
@@ -164,3 +201,12 @@ class SinkFolder:
     def _away(self) -> OSError:
         text = f"{self.mark}, which the query put there, is missing: is the folder's file system away?"
         return FileNotFoundError(errno.ENOENT, text, self.path)
+
+
+def _folders_of(names: Sequence[str]) -> set[str]:
+    """The folders that these files lie in, and those in which these lie."""
+    found: set[str] = set()
+    for name in names:
+        parts = name.split("/")[:-1]
+        found.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return found

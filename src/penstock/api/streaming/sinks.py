@@ -16,18 +16,22 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.api.csv_quotes import quoting
+from penstock.api.parquet_sink import file_schema
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.api.streaming.query import QueryHooks
-from penstock.errors import PlanError, SettingError
+from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.machine.locations import here
+from penstock.operators.csv_write import CsvSigns, csv_fault
+from penstock.operators.json_write import json_fault
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import StreamSink
@@ -50,10 +54,13 @@ class SinkRequest:
     path: str | None
     query: str
     is_kept: bool
+    partition_by: tuple[str, ...] = ()
 
     def refuse_others(self, what: str, *known: str) -> None:
         """Raise SettingError for an option that is neither the query's nor the sink's, and for a path of no use."""
         self.options.refuse_others(what, (*known, *QUERY_OPTIONS))
+        if self.partition_by and "path" not in known:
+            raise PlanError(f"writeStream: {what} has no folders, so partitionBy means nothing: leave it out")
         if self.path is not None and "path" not in known:
             raise PlanError(f"writeStream: {what} writes to no path")
 
@@ -67,16 +74,38 @@ Made = tuple[StreamSink, QueryHooks]
 
 
 def parquet(request: SinkRequest) -> Made:
-    """Files in a folder, which readers see when their checkpoint is complete."""
+    """Parquet files in a folder, which readers see when their checkpoint is complete."""
     request.refuse_others("parquet", "path", "compression")
+    return _files(request, "parquet", compression=request.options.value("compression", _codec, "snappy"))
+
+
+def csv(request: SinkRequest) -> Made:
+    """Files of CSV in a folder, which PySpark reads with the options that it has anyway."""
+    request.refuse_others("csv", "path", "sep", "header", "nullValue")
+    options = request.options
+    signs = quoting(options.text("sep") or ",", '"', None, "writeStream")
+    form = CsvSigns(signs.separator, options.text("nullValue") or "", options.flag("header", default=False))
+    return _files(request, "csv", csv_fault, csv=form)
+
+
+def json(request: SinkRequest) -> Made:
+    """Files of JSON lines in a folder."""
+    request.refuse_others("json", "path")
+    return _files(request, "json", json_fault)
+
+
+def _files(request: SinkRequest, form: str, fault: Callable[[pa.Schema], str] = lambda _: "", **options: Any) -> Made:
     path = request.path or request.options.text("path")
     if not path:
-        raise PlanError("writeStream.format('parquet') needs a path: start(path)")
-    compression = request.options.value("compression", _codec, "snappy")
+        raise PlanError(f"writeStream.format({form!r}) needs a path: start(path)")
     filesystem, folder = filesystem_of(path, "writeStream")
     if filesystem.get_file_info(folder).is_file:
         raise PlanError(f"writeStream: {path} is a file: name a folder, or remove it")
-    return FolderSink(filesystem, folder, request.schema, request.uid, compression=compression), QueryHooks()
+    held = file_schema(request.schema, request.partition_by, "writeStream")
+    if wrong := fault(held):
+        raise SchemaError(f"writeStream.format({form!r}): {wrong}: cast it, or write parquet")
+    made = FolderSink(filesystem, folder, request.schema, request.uid, form, partition_by=request.partition_by)
+    return replace(made, **options), QueryHooks()
 
 
 def _codec(name: str) -> str:
@@ -182,6 +211,8 @@ def private_folder(folder: Path) -> Path:
 
 SINKS: dict[str, Callable[[SinkRequest], Made]] = {
     "parquet": parquet,
+    "csv": csv,
+    "json": json,
     "noop": noop,
     "memory": memory,
     "console": console,

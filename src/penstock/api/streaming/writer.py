@@ -14,6 +14,7 @@ from penstock.api.actions import require_session
 from penstock.api.habits import INSTEAD_OF_WRITER
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
 from penstock.api.plan import PLANNING_SLOTS, plan_query
+from penstock.api.schemas import column_arguments
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.modes import in_mode, output_mode
 from penstock.api.streaming.options import TakesOptions
@@ -29,6 +30,7 @@ from penstock.api.streaming.refusals import (
     warn_of_rows_again,
 )
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest, registered_sink
+from penstock.api.streaming.tables import into_table
 from penstock.api.streaming.triggers import QueryTrigger, trigger_of
 from penstock.api.streaming.uids import with_uids
 from penstock.errors import PlanError
@@ -55,9 +57,11 @@ class StreamWriter(TakesOptions):
         self._name: str | None = None
         self._mode: str | None = None
         self._trigger = QueryTrigger()
+        self._partition_by: tuple[str, ...] = ()
+        self._table = ""
 
     def format(self, sink: str | StreamSink) -> Self:
-        """`parquet`, `memory`, `console`, `noop`, a data source that was registered, or a sink of your own.
+        """`parquet`, `csv`, `json`, `memory`, `console`, `noop`, a registered data source, or a sink of your own.
 
         `spark.dataSource.register` makes PySpark's Python data sources known; yours is in `penstock.stream.sinks`.
         """
@@ -79,6 +83,12 @@ class StreamWriter(TakesOptions):
         rows change as long as the query runs.
         """
         self._mode = output_mode(outputMode)
+        return self
+
+    def partitionBy(self, *cols: str | list[str]) -> Self:
+        """Files into folders named by the values of these columns, `day=2026-01-31/`, as Spark names them."""
+        names = cols[0] if len(cols) == 1 and isinstance(cols[0], list) else cols
+        self._partition_by = tuple(column_arguments(list(names), self._branches[0].schema, "partitionBy"))
         return self
 
     def trigger(
@@ -124,9 +134,9 @@ class StreamWriter(TakesOptions):
         # An id that a later run finds again without reading anything.
         id_ = str(uuid.uuid5(uuid.NAMESPACE_URL, location) if is_kept else uuid.uuid4())
         streams(session).refuse_twice(id_, self._name)
-        sink, hooks = self._sink(
-            SinkRequest(session, self._branches[0].schema, self._options, self._name, path, id_, is_kept)
-        )
+        schema, by = self._branches[0].schema, self._partition_by
+        request = SinkRequest(session, schema, self._options, self._name, path, id_, is_kept, by)
+        sink, hooks = into_table(self._table, self._format, request) if self._table else self._sink(request)
         refuse_one_folder(self._branches, sink, location)
         if not is_kept:
             warn_of_rows_again(self._title, sink, is_for_looking=self._format in ("memory", "console"))
@@ -141,6 +151,31 @@ class StreamWriter(TakesOptions):
             raise
         streams(session).add(query)
         return query
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,  # noqa: A002 - PySpark's name
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StreamingQuery:
+        """Start the query into a table of the session's catalog, and make the table where it is not there yet.
+
+        A table of files, of `parquet`, `csv` or `json`. Raises as `start`, and PlanError for another table.
+        """
+        if format is not None:
+            self.format(format)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
+        if queryName is not None:
+            self.queryName(queryName)
+        self.options(**options)
+        self._table = tableName
+        return self.start()
 
     def _start(
         self,

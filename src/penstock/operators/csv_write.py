@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Rows as lines of CSV that PySpark reads as the same rows, with the signs that it has unless told otherwise.
+
+A field is quoted if it is empty, or has the separator, a quote, a backslash, the end of a line or space at an end.
+Within quotes a backslash stands before quotes and backslashes. Null is `nullValue`, which is nothing unless told
+otherwise; the empty string is `""`, which Spark's reader takes for null where its `nullValue` is nothing. Text with
+the end of a line in it needs `multiLine` in whoever reads it, as files of Spark's own do; a string that equals
+`nullValue` comes back as null, there as here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from penstock.operators.expressions.values import text_scalar
+from penstock.operators.value_texts import as_lines, is_plain, joined, value_texts
+
+
+@dataclass(frozen=True, slots=True)
+class CsvSigns:
+    """The separator of fields, the text of nulls, and True for a first line with the columns' names."""
+
+    separator: str = ","
+    null: str = ""
+    header: bool = False
+
+
+PLAIN_CSV = CsvSigns()
+
+
+def csv_fault(schema: pa.Schema) -> str:
+    """The reason why rows can't be lines of CSV; empty if they can."""
+    wrong = next((field for field in schema if not is_plain(field.type)), None)
+    return "" if wrong is None else f"column {wrong.name!r} is {wrong.type}, and fields of CSV hold plain values"
+
+
+def csv_lines(batch: pa.RecordBatch, form: CsvSigns) -> pa.Buffer:
+    """The lines of a batch."""
+    null = form.null
+    if batch.num_columns == 1 and not null:
+        null = '""'  # an empty line is no row to whoever reads it
+    fields = [pc.fill_null(_field(column, form), text_scalar(null)) for column in batch.columns]
+    return as_lines(joined(fields, form.separator) if len(fields) > 1 else fields[0])
+
+
+def csv_header(schema: pa.Schema, form: CsvSigns) -> bytes:
+    """The line with the names."""
+    names = (_quoted(name) if _needs_quotes(form).search(name) or not name else name for name in schema.names)
+    return (form.separator.join(names) + "\n").encode()
+
+
+def _field(column: pa.Array, form: CsvSigns) -> pa.Array:
+    texts = value_texts(column)
+    if not pt.is_string(column.type):
+        return texts
+    needs = pc.match_substring_regex(texts, _needs_quotes(form).pattern)
+    needs = pc.or_(needs, pc.equal(texts, text_scalar("")))
+    if not pc.any(needs).as_py():
+        return texts
+    quoted = pc.replace_substring_regex(texts, r'(["\\])', r"\\\1")
+    return pc.if_else(needs, joined([text_scalar('"'), quoted, text_scalar('"')]), texts)
+
+
+def _quoted(text: str) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def _needs_quotes(form: CsvSigns) -> re.Pattern[str]:
+    return re.compile(r'["\\\r\n]|^\s|\s$|' + re.escape(form.separator))
