@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from effort import THOROUGH
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.in_flight import most_in_flight
@@ -36,7 +37,7 @@ from query_shapes import FEWEST_TASKS, PARTITIONS, SCHEMA, QueryShape, slow
 pytestmark = pytest.mark.processes
 
 SLOTS = FEWEST_TASKS + 1
-CHECKPOINTS = 8
+CHECKPOINTS = 8 if THOROUGH else 4
 PATIENCE = 90.0
 RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
 SHAPES = {

@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from browser import Visit, chromium, visit
+from machine import on_this_machine
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
@@ -191,8 +192,8 @@ def test_five_hundred_subtasks_are_soon_painted(browser: Browser) -> None:
             assert seen.page.locator("table.figures tbody tr").count() == 500
             took = time.monotonic() - began
             painted = seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
-            assert painted < FIRST_PAINT, painted
-            assert took < 2 * FIRST_PAINT, took
+            assert painted < on_this_machine(FIRST_PAINT), painted
+            assert took < on_this_machine(2 * FIRST_PAINT), took
             seen.page.click("table.figures th button:has-text('busy')")
             assert seen.page.inner_text("table.figures tbody tr:first-child td:nth-child(11)") == "95 %"
             assert "500 attempts" in seen.show("slots")
