@@ -9,8 +9,9 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import ListHeld, ReleaseKept
 from penstock.services.external.host_line import HostLine
 from penstock.services.external.sources import ExternalSources
-from penstock.services.external.writer import ExternalWriter
+from penstock.services.external.writer import ExternalFiles
 from penstock.services.fetching.gate import FetchingGate
+from penstock.services.file_writer import FileWriter
 from penstock.shuffle import (
     AttemptId,
     InputGate,
@@ -38,7 +39,10 @@ class ExternalEnvironment:
     ) -> list[ResultPartitionWriter]:
         """Writers in the order of the descriptors."""
         host, settings, key = self._host, self._settings, self._key
-        return [ExternalWriter(host, owner, descriptor, settings, key) for descriptor in descriptors]
+        return [
+            FileWriter(host, owner, descriptor, ExternalFiles(host, descriptor, settings, key))
+            for descriptor in descriptors
+        ]
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from penstock.errors import SettingError
 from penstock.link.calls import ListOccupying
 from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
+from penstock.services.file_writer import FileWriter
 from penstock.services.local.builders import Builders, OwnSegments, Segments, SharedSegment, WholeMessages
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.hybrid_layout import HybridSegments, StoredPart
 from penstock.services.local.in_flight import SegmentFill
-from penstock.services.local.result import BlockingPartitionWriter
+from penstock.services.local.result import LocalFiles
 from penstock.services.local.stream_layout import StreamSegments
 from penstock.services.local.writer import LayoutParts, LayoutPolicy, SegmentWriter
 from penstock.settings import Settings
@@ -77,7 +78,8 @@ class LocalShuffleEnvironment:
         if descriptor.is_stream and not kind.carries_streams:
             raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
         if not kind.pipelined:
-            return BlockingPartitionWriter(self._host, owner, descriptor, self._blocking)
+            store = LocalFiles(self._host, owner.attempt, descriptor, self._blocking)
+            return FileWriter(self._host, owner, descriptor, store)
         policy = self._stream if descriptor.is_stream else self._hybrid if kind.is_hybrid else self._pipelined
         made = functools.partial(policy, descriptor)
         return SegmentWriter(self._host, owner, descriptor, made, verify=self._verify)

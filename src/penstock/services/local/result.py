@@ -8,137 +8,100 @@ memory that the environment has granted it out of the network memory's budget.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
-from penstock.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
-from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
+from penstock.errors import StorageError
 from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.partition.file_output import FileOptions
 from penstock.partition.hash_writer import HashWriter
 from penstock.partition.sort_merge_writer import SortMergeWriter
-from penstock.services.file_rows import FileRows
 from penstock.settings import BlockingSettings
 from penstock.shuffle import (
-    EndOfData,
-    Event,
-    EventKind,
-    Intake,
-    OwnerContext,
+    AttemptId,
+    EndOfPartition,
     PartitionDescriptor,
-    PartitionEnd,
     PartitionKind,
     ResultPartitionDescriptor,
     TaskHost,
 )
-from penstock.shuffle.splits import Split
-
-T = TypeVar("T")
 
 
-class BlockingPartitionWriter:
-    """A `ResultPartitionWriter` of a blocking partition. An offer that fails fails the partition, files and all."""
-
-    has_pending = False
+class LocalFiles:
+    """A `FileStore` in a folder of this host's environment."""
 
     def __init__(
         self,
         host: TaskHost,
-        owner: OwnerContext,
+        attempt: AttemptId,
         descriptor: ResultPartitionDescriptor,
         settings: BlockingSettings,
     ) -> None:
         self._host = host
-        self._owner = owner
+        self._attempt = attempt
         self._descriptor = descriptor
         self._partition = descriptor.shuffle.partition
         self._settings = settings
-        self._metrics = owner.metrics
+        self._is_sorted = sorts(descriptor.partition, settings.hash_max_subpartitions)
+        self._folder = Path()
+        self._buffer = 0
         self._files: HashWriter | SortMergeWriter | None = None
-        self._rows = FileRows(descriptor)
-        self._lifecycle = WriterLifecycle(f"writer of partition {descriptor.shuffle.partition}")
 
-    def setup(self) -> Intake:
-        """Register the partition and open its files; raises InsufficientBuffersError where memory is short."""
-        settings = self._settings
-        partition = self._descriptor.partition
-        is_sorted = sorts(partition, settings.hash_max_subpartitions)
-        count, wanted = partition.subpartitions, settings.sort_buffer if is_sorted else 0
+    @property
+    def bytes_on_disk(self) -> int:
+        """The bytes of what is finished."""
+        return 0 if self._files is None else self._files.bytes_on_disk
+
+    def register(self) -> None:
+        """Tell the environment; raises InsufficientBuffersError where memory is short."""
+        settings, partition = self._settings, self._descriptor.partition
         opened = self._host.ask(
             OpenWriter(
-                0, self._owner.attempt, self._partition, count, partition.broadcast, partition.kind, buffer=wanted
+                0,
+                self._attempt,
+                self._partition,
+                partition.subpartitions,
+                partition.broadcast,
+                partition.kind,
+                buffer=settings.sort_buffer if self._is_sorted else 0,
             )
         )
-        self._lifecycle.move(WriterEvent.SET_UP)
+        self._folder = Path(opened.folder)
         # Files for each subpartition need no memory of their own, but larger batches mean fewer and longer writes.
-        buffer = opened.buffer if is_sorted else settings.sort_buffer
-        options = FileOptions(settings.compression, buffer, settings.reserve)
-        made = SortMergeWriter if is_sorted else HashWriter
-        schema, folder = self._descriptor.schema, Path(opened.folder)
-        self._files = self._guarded(lambda: made(folder, schema, self._partition, count, options))
-        return self._rows.intake(self._writable())
+        self._buffer = opened.buffer if self._is_sorted else settings.sort_buffer
 
-    def offer(self, split: Split) -> int:
-        """Append all rows; PenstockError, and the partition has failed, when they can't be stored."""
-        files = self._writable()
-        self._guarded(lambda: self._rows.append(files, split))
-        return split.rows
+    def open(self) -> HashWriter | SortMergeWriter:
+        """Begin one file for all subpartitions, or one for each."""
+        options = FileOptions(self._settings.compression, self._buffer, self._settings.reserve)
+        made = SortMergeWriter if self._is_sorted else HashWriter
+        count, schema = self._descriptor.partition.subpartitions, self._descriptor.schema
+        self._files = made(self._folder, schema, self._partition, count, options)
+        return self._files
 
-    def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
-        """Refuse all but the end of the data, which needs no word: raises ProtocolError."""
-        if not isinstance(event, EndOfData):
-            raise ProtocolError(f"{self._partition}: a {type(event).__name__} has no place in a blocking partition")
+    def written(self) -> None:
+        """Nothing is counted before the end."""
 
-    def end_epoch(self, payload: bytes, kind: EventKind, *, keep_overtaken: bool = False) -> None:
-        """Raise ProtocolError."""
-        raise ProtocolError(f"{self._partition}: a blocking partition has no epochs")
+    def finish(self) -> tuple[EndOfPartition, ...]:
+        """Complete the files."""
+        assert self._files is not None  # noqa: S101 - what has not begun is not finished
+        return self._files.finish()
 
-    def overtaken(self) -> None:
-        """Nothing is overtaken."""
-
-    def flush(self) -> None:
-        """Do nothing: a blocking partition is visible when it is finished."""
-
-    def finish(self) -> PartitionEnd:
-        """Close the files and make them readable."""
-        files = self._writable()
-        ends = self._guarded(files.finish)
-        self._lifecycle.move(WriterEvent.FINISH)
-        end = PartitionEnd(ends)
-        # Counted once, at the end: asking each small batch for its bytes costs as much as writing it.
-        self._metrics.add("rows_out", sum(each.rows for each in ends))
-        self._metrics.add("bytes_out", sum(end.sizes))
-        self._metrics.add("bytes_stored", files.bytes_on_disk)
+    def publish(self, ends: tuple[EndOfPartition, ...]) -> None:
+        """Tell the environment, which lets readers in."""
         self._host.ask(FinishWriter(self._partition, ends))
-        return end
 
-    def close(self, cause: BaseException | None = None) -> None:
-        """Give up what was not finished, files and all; idempotent."""
-        self._fail(cause or TaskCancelledError("the writer was closed before it was finished"))
-        self._files = None
-
-    def _fail(self, cause: BaseException) -> None:
-        if self._lifecycle.state is not WriterState.WRITING:
-            return
-        self._lifecycle.move(WriterEvent.FAIL)
+    def abort(self, cause: BaseException) -> None:
+        """Remove the files, and tell the environment, which tells readers."""
         if self._files is not None:
             self._files.abort()
         is_storage = isinstance(cause, StorageError)
         self._host.hand_in(FailWriter(self._partition, f"{type(cause).__name__}: {cause}", is_storage))
 
-    def _writable(self) -> HashWriter | SortMergeWriter:
-        if self._lifecycle.state is not WriterState.WRITING or self._files is None:
-            raise PenstockError(f"{self._partition}: written to while {self._lifecycle.state.value}")
-        self._host.check_cancelled()
-        return self._files
+    def explained(self, error: StorageError) -> StorageError:
+        """It says all."""
+        return error
 
-    def _guarded(self, action: Callable[[], T]) -> T:
-        try:
-            return action()
-        except (PenstockError, OSError) as error:
-            self._fail(error)
-            raise
+    def close(self) -> None:
+        """Nothing is held when the files are closed."""
 
 
 def sorts(partition: PartitionDescriptor, hash_max: int) -> bool:

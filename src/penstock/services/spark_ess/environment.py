@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.services.fetching.gate import FetchingGate
+from penstock.services.file_writer import FileWriter
 from penstock.services.spark_ess.client import Access
 from penstock.services.spark_ess.files import files_by_partition, remove
 from penstock.services.spark_ess.places import folders_for
 from penstock.services.spark_ess.sources import EssSources
-from penstock.services.spark_ess.writer import EssWriter
+from penstock.services.spark_ess.writer import EssFiles
 from penstock.shuffle import (
     AttemptId,
     InputGate,
@@ -38,7 +39,10 @@ class EssEnvironment:
     ) -> list[ResultPartitionWriter]:
         """Writers in the order of the descriptors."""
         host, settings, access = self._host, self._settings, self._access
-        return [EssWriter(host, owner, descriptor, settings, access) for descriptor in descriptors]
+        return [
+            FileWriter(host, owner, descriptor, EssFiles(host, descriptor, settings, access))
+            for descriptor in descriptors
+        ]
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
