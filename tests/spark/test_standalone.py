@@ -20,6 +20,7 @@ import pytest
 import penstock
 from effort import THOROUGH
 from endless_jobs import Action
+from external_process import ExternalProcess
 from penstock.errors import SettingError
 from penstock.spark.runtime import SparkRuntime
 from session_probe import conf, mark, marks, wait_until
@@ -53,15 +54,31 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
     cluster.close()
 
 
+@pytest.fixture(scope="module")
+def host_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalProcess]:
+    """Penstock's own service on that host; nothing of the session is left there in the end."""
+    service = ExternalProcess(tmp_path_factory.mktemp("external"))
+    yield service
+    assert service.stop() == 0
+    assert not service.folders()
+
+
 @pytest.fixture
-def spark(cluster: StandaloneCluster, sessions: Sessions) -> Any:
+def spark(cluster: StandaloneCluster, host_service: ExternalProcess, sessions: Sessions) -> Any:
     """The session on it."""
-    return sessions.of(Kind(cluster.url, 4, (*DYNAMIC, ("spark.shuffle.service.port", str(cluster.shuffle_port)))))
+    services = (
+        ("spark.shuffle.service.port", str(cluster.shuffle_port)),
+        ("spark.penstock.external.port", str(host_service.port)),
+        ("spark.penstock.external.socket", str(host_service.socket)),
+    )
+    return sessions.of(Kind(cluster.url, 4, (*DYNAMIC, *services)))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _session_ends_first(cluster: StandaloneCluster, sessions: Sessions) -> Iterator[None]:
-    """The session ends before its cluster does; the application's folder goes with it."""
+def _session_ends_first(
+    cluster: StandaloneCluster, host_service: ExternalProcess, sessions: Sessions
+) -> Iterator[None]:
+    """The session ends before its cluster and services do; the application's folder goes with it."""
     yield
     sessions.stop()
     wait_until("the Worker removes the folder", lambda: not list(cluster.local.glob("*/*/*/penstock")), WAIT)
@@ -137,6 +154,24 @@ def test_a_result_outlives_executors_and_the_service(spark: Any, cluster: Standa
     cluster.start_worker()
     assert frame.distinct().count() == ROWS
     assert (len(marks(tmp_path / "producers")), len(marks(tmp_path / "consumers"))) == before
+
+
+def test_a_host_service_keeps_rows_through_kills_of_all_that_made_them(
+    spark: Any, cluster: StandaloneCluster, host_service: ExternalProcess, tmp_path: Path
+) -> None:
+    """Executors, environments and the service are killed between producing and reading: no producer runs again."""
+    with conf(spark, {"spark.penstock.shuffle.service": "external"}):
+        action = Action(job(spark, tmp_path).count)
+        wait_until("a consumer waits", lambda: marks(tmp_path / "consumers") or action.ended, WAIT)
+        produced = len(marks(tmp_path / "producers"))
+        assert 0 < produced <= PRODUCERS, action.outcome
+        assert len(host_service.folders()) >= produced
+        kill_hosts(spark, cluster)
+        host_service.kill()
+        host_service.start()
+        (tmp_path / "go").touch()
+        assert action.wait(WAIT) == ROWS
+        assert len(marks(tmp_path / "producers")) == produced
 
 
 def test_a_service_that_would_lose_rows_is_refused(spark: Any) -> None:

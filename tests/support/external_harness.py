@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,17 +41,23 @@ class ExternalHostsMaster(ExternalMaster):
 
 
 class ExternalHarness:
-    """A started application over the services of hosts `a` and `b`, and of others when somebody attaches.
+    """A started application over the services of some hosts, and of others when somebody attaches.
 
     Tests may share it.
     """
 
-    def __init__(self, folder: Path, application: str, secret: bytes = SECRET) -> None:
+    def __init__(
+        self, folder: Path, application: str, secret: bytes = SECRET, hosts: Sequence[str] = ("a", "b")
+    ) -> None:
         self.folder = folder
         self.application = application
         self.secret = secret
         self.conf = {"spark.penstock.external.retryTimeout": "1s", "spark.penstock.external.requestTimeout": "2s"}
         self.hosts: dict[str, ExternalProcess] = {}
+        self.options: dict[str, tuple[str, ...]] = {}
+        """By host: other options than the usual ones of its service."""
+        self.folders: dict[str, Path] = {}
+        """By host: another folder than the usual one of its service."""
         self.service = ExternalShuffleService()
         context = ShuffleMasterContext(
             application, Settings.from_conf(self.conf), lambda error: pytest.fail(str(error)), secret
@@ -59,13 +66,14 @@ class ExternalHarness:
         asyncio.run(self.master.start())
         self.master.register_job(Job())
         self._waits: dict[ShuffleEnvironment, MemoryHost] = {}
-        for name in ("a", "b"):
+        for name in hosts:
             self.host(name)
 
     def host(self, name: str) -> ExternalProcess:
         """The service of a host."""
         if name not in self.hosts:
-            self.hosts[name] = ExternalProcess(self.folder / name, "--reserve", "1m")
+            options = self.options.get(name, ("--reserve", "1m"))
+            self.hosts[name] = ExternalProcess(self.folders.get(name, self.folder / name), *options)
         return self.hosts[name]
 
     def environment(self, name: str) -> ExternalEnvironment:

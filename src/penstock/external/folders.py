@@ -133,7 +133,10 @@ def read_chunk(folder: str, target: memoryview, offset: int, origin: FileOrigin)
 
 
 def remove(folder: str) -> None:
-    """Remove a partition's files. It waits for a disk."""
+    """Remove a partition's files, and free their space, whoever has descriptors of them. It waits for a disk."""
+    for path in Path(folder).glob("*"):
+        with contextlib.suppress(OSError):
+            os.truncate(path, 0)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         Path(folder).parent.rmdir()  # fails where there are others

@@ -2,13 +2,15 @@
 """Everything that the host service does for its applications: accounts, catalogue and folders, joined.
 
 Rules: an application's request finds its own partitions and no others. Files are looked at in threads, a few for each
-disk, so that a slow one holds up its own readers only. A row is written before the answer is given. Partitions
-that were being written when the service ended have failed; their files are swept.
+disk, so that a slow one holds up its own readers only. A row is written before the answer is given; where that fails,
+because the disk is full, nothing is taken over, and what goes still goes: its row follows when there is room.
+Partitions that were being written when the service ended have failed; their files are swept.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import logging
 import os
@@ -27,6 +29,7 @@ from penstock.errors import (
     PenstockError,
     ProtocolError,
     StaleError,
+    StorageError,
 )
 from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, KnownApplications
 from penstock.external.catalogue import Catalogue
@@ -79,6 +82,7 @@ class Keeper:
         self._policy = policy
         self._pools = {str(root): ThreadPoolExecutor(_THREADS, f"disk {root}") for root in folders.roots}
         self._removals: set[asyncio.Future[None]] = set()
+        self._unwritten: list[Callable[[], None]] = []
         self._load()
 
     def introduce(self, title: str, key: bytes, user: int) -> Account:
@@ -209,8 +213,8 @@ class Keeper:
         """Say nothing more of a job's partitions that have no files."""
         for kept in account.of_job(job):
             if kept.state in _GONE:
-                self._catalogue.remove(kept)
                 account.remove(kept)
+                self._write_if_possible(functools.partial(self._catalogue.remove, kept))
 
     def held(self, account: Account) -> tuple[PartitionId, ...]:
         """The application's partitions with files."""
@@ -218,14 +222,15 @@ class Keeper:
 
     def end(self, account: Account) -> None:
         """An application is over: all of it goes."""
-        self._catalogue.remove_application(account)
         self.accounts.remove(account)
         for kept in account.numbers.values():
             kept.state, folder, kept.folder = KeptState.RELEASED, kept.folder, ""
             self._remove(folder)
+        self._write_if_possible(lambda: self._catalogue.remove_application(account))
 
     def expire(self, now: float) -> None:
-        """End the applications that nobody has heard of for too long."""
+        """End the applications that nobody has heard of for too long; write rows that could not be written."""
+        self._write_again()
         for account in self.accounts.expired(now):
             log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, self._policy.lease)
             self.end(account)
@@ -234,6 +239,7 @@ class Keeper:
         """Wait for what is being removed, and close the catalogue."""
         if self._removals:
             await asyncio.wait(self._removals)
+        self._write_again()
         for pool in self._pools.values():
             pool.shutdown()
         self._catalogue.close()
@@ -265,8 +271,9 @@ class Keeper:
     def _drop(self, account: Account, kept: KeptPartition, state: KeptState, cause: str) -> None:
         folder, kept.folder, kept.cause = kept.folder, "", cause
         account.settle(kept, 0)
-        self._move(kept, state)
+        kept.state = state
         self._remove(folder)
+        self._write_if_possible(lambda: self._catalogue.write(kept))
 
     def _move(self, kept: KeptPartition, state: KeptState) -> None:
         kept.state = state
@@ -276,7 +283,24 @@ class Keeper:
         if folder:
             future = asyncio.get_running_loop().run_in_executor(self._pool(folder), remove, folder)
             self._removals.add(future)
-            future.add_done_callback(self._removals.discard)
+            future.add_done_callback(self._removed)
+
+    def _removed(self, future: asyncio.Future[None]) -> None:
+        self._removals.discard(future)
+        self._write_again()
+
+    def _write_if_possible(self, write: Callable[[], None]) -> None:
+        """Write a row about something that goes; on a full disk that is later, when there is room."""
+        try:
+            write()
+        except StorageError as error:
+            log.warning("%s", error)
+            self._unwritten.append(write)
+
+    def _write_again(self) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for write in unwritten:
+            self._write_if_possible(write)
 
     async def _at_disk(self, kept: KeptPartition, action: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool(kept.folder), action)

@@ -82,6 +82,7 @@ class ExternalFiles:
         """Give the files up, and let the service tell readers."""
         if self._files is not None:
             self._files.abort()
+        self._give_back()
         try:
             self._asking().tell(GiveUpPartition(self._begun.number, f"{type(cause).__name__}: {cause}"))
         except PenstockError as error:
@@ -89,8 +90,8 @@ class ExternalFiles:
 
     def explained(self, error: StorageError) -> StorageError:
         """An error of a file says what to do about the service's disk."""
-        what, is_file, _ = str(error).partition(". Free space in ")
-        if not is_file:
+        what, is_file, _ = str(error).partition(". Free space ")
+        if not is_file or "--dir" in str(error):
             return error
         return StorageError(
             f"{what}. Free space on the disk of this host's service, give it more folders (--dir), or a lower"
@@ -99,11 +100,14 @@ class ExternalFiles:
 
     def close(self) -> None:
         """Close the files, and leave the service."""
+        self._give_back()
+        if self._line is not None:
+            self._line.close()
+
+    def _give_back(self) -> None:
         lent, self._lent = self._lent, ()
         for descriptor in lent:
             os.close(descriptor)
-        if self._line is not None:
-            self._line.close()
 
     def _asking(self) -> HostLine:
         if self._line is None:

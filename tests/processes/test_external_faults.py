@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host service killed, paused, full, damaged, asked by strangers: right rows, or an error that fits."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from effort import THOROUGH
+from external_harness import SECRET, ExternalHarness
+from external_process import ExternalProcess
+from penstock.connection.frames import frame
+from penstock.errors import (
+    IncompleteDataError,
+    NoStorageError,
+    PartitionLostError,
+    ProducerFailedError,
+    QuotaError,
+    StorageError,
+)
+from penstock.external.keys import ApplicationKey
+from penstock.external.requests import FindRange, ListHeld
+from penstock.services.external.client import call
+from penstock.services.external.host_line import HostLine
+from penstock.shuffle import PartitionKind
+from penstock.testing.conformance import ShuffleServiceConformance
+from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
+from penstock.testing.waiting import Running, wait_until
+
+pytestmark = pytest.mark.processes
+
+KIND = PartitionKind.BLOCKING_SORT_MERGE
+ROWS = 1 << 16
+BATCHES = 64
+PAUSE = 20.0 if THOROUGH else 1.0
+CLIENTS = 100 if THOROUGH else 4
+STRANGERS = 10_000 if THOROUGH else 200
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalHarness]:
+    """One application, whose readers wait for a service as long as one takes to start."""
+    harness = ExternalHarness(tmp_path_factory.mktemp("external"), "faults")
+    harness.conf["spark.penstock.external.retryTimeout"] = "60s"
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def exchange(hosts: ExternalHarness) -> Iterator[ConformanceExchange]:
+    """The suite's workbench."""
+    workbench = ConformanceExchange(hosts, asyncio.run)
+    yield workbench
+    workbench.close()
+    hosts.forget_hosts()
+
+
+def written(exchange: ConformanceExchange, batches: int = BATCHES, host: str = "a") -> Producer:
+    """A partition over four subpartitions, finished; 32 MB of 64 batches."""
+    producer = exchange.produce(WantedPartition(KIND, subpartitions=4, host=host))
+    column = pa.array(range(ROWS), pa.int64())
+    for n in range(batches):
+        producer.writer.write(pa.record_batch([column], schema=NUMBERS), n % 4)
+    producer.writer.finish()
+    return producer
+
+
+def rows_left(consumer: Consumer) -> int:
+    """The rows up to the end, whose sums the gate has compared."""
+    return sum(item.batch.num_rows for item in consumer.drain() if item.batch is not None)
+
+
+def file_of(service: ExternalProcess) -> Path:
+    """The data file of the only partition of a service."""
+    (folder,) = service.folders()
+    return folder / "data.0"
+
+
+def limited(folder: Path, *options: str) -> tuple[ExternalHarness, ConformanceExchange]:
+    """An application of its own at a service with limits."""
+    harness = ExternalHarness(folder, "limited", b"a secret of the limited one", hosts=())
+    harness.options["l"] = options
+    return harness, ConformanceExchange(harness, asyncio.run)
+
+
+def test_what_was_committed_is_served_after_any_end(tmp_path: Path) -> None:
+    """Killed with bytes under way and started again: what was committed is read on, and no row comes twice.
+
+    A partition that was being written then has failed, its files are swept, and another attempt has its own. Ended
+    well and started once more, the service gives the same rows, and the driver's releases find their partitions.
+    """
+    harness, exchange = limited(tmp_path, "--reserve", "1m")
+    harness.conf["spark.penstock.external.retryTimeout"] = "60s"
+    service = harness.host("l")
+    try:
+        producer, half = written(exchange, host="l"), exchange.produce(WantedPartition(KIND, index=1, host="l"))
+        consumer = exchange.consume([(producer.descriptor, 0, 4)])
+        first = consumer.batch().num_rows
+        service.kill()
+        rest = Running(lambda: rows_left(consumer))
+        assert len(service.folders()) == 2
+        service.start()
+        assert first + int(str(rest.join(60))) == ROWS * BATCHES
+        assert service.folders() == [file_of(service).parent]
+        with pytest.raises(StorageError, match="has gone while a partition was written"):
+            half.writer.finish()
+        with pytest.raises(ProducerFailedError, match="ended while it was written"):
+            exchange.consume([(half.descriptor, 0)]).drain()
+        assert service.stop() == 0
+        service.start()
+        assert rows_left(exchange.consume([(producer.descriptor, 0, 4)])) == ROWS * BATCHES
+        asyncio.run(harness.master.release_partition_externally(producer.descriptor))
+        wait_until(lambda: not service.folders(), "the files to be removed")
+    finally:
+        exchange.close()
+        harness.close()
+
+
+def test_a_pause_is_waited_out(hosts: ExternalHarness, exchange: ConformanceExchange) -> None:
+    """A service that stands still for less than the timeout costs time and nothing else."""
+    service, producer = hosts.host("a"), written(exchange)
+    consumer = exchange.consume([(producer.descriptor, 0, 4)])
+    first = consumer.batch().num_rows
+    service.pause()
+    try:
+        rest = Running(lambda: rows_left(consumer))
+        with pytest.raises(AssertionError, match="did not end"):
+            rest.join(PAUSE)
+    finally:
+        service.resume()
+    assert first + int(str(rest.join())) == ROWS * BATCHES
+
+
+def flip(path: Path) -> None:
+    """Turn one bit in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+def cut(path: Path) -> None:
+    """Take the second half of a file away."""
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "error"),
+    [
+        (flip, "data.0", IncompleteDataError),
+        (flip, "index", IncompleteDataError),
+        (flip, "ends", IncompleteDataError),
+        (cut, "data.0", IncompleteDataError),
+        (Path.unlink, "data.0", PartitionLostError),
+        (Path.unlink, "index", PartitionLostError),
+    ],
+)
+def test_damage_is_found(
+    hosts: ExternalHarness,
+    exchange: ConformanceExchange,
+    damage: Callable[[Path], object],
+    name: str,
+    error: type[Exception],
+) -> None:
+    """A flipped bit, a file that was cut or removed: an error that names the partition, and no wrong row."""
+    producer = written(exchange, 8)
+    damage(file_of(hosts.host("a")).with_name(name))
+    with pytest.raises(error) as caught:
+        rows_left(exchange.consume([(producer.descriptor, 0, 4)]))
+    assert getattr(caught.value, "partition", None) == producer.descriptor.partition.to_wire()
+
+
+def test_an_application_gets_nothing_of_another(hosts: ExternalHarness, exchange: ConformanceExchange) -> None:
+    """One that is known asks for a foreign partition by its name, and finds none; one that is not is not let in."""
+    producer, service = written(exchange, 1), hosts.host("a")
+    address, partition = producer.descriptor.address, producer.descriptor.partition
+    other = ApplicationKey.of("another", b"another secret of some length")
+    with pytest.raises(ConnectionError, match="does not know this application"):
+        call(other, address, [FindRange(partition, 0, 1)], 5.0)
+    line = HostLine(str(service.socket), other, 5.0, lambda: None)
+    try:
+        found, held = call(other, address, [FindRange(partition, 0, 1), ListHeld()], 5.0)
+        assert (found.state, held.partitions) == ("absent", ())
+        (held,) = call(ApplicationKey.of("faults", SECRET), address, [ListHeld()], 5.0)
+        assert held.partitions == (partition,)
+    finally:
+        line.close()
+
+
+def test_strangers_cost_nothing(hosts: ExternalHarness, exchange: ConformanceExchange) -> None:
+    """Bad connections by the hundred: the service takes no memory for them, and serves its own meanwhile."""
+    import psutil
+
+    service, producer = hosts.host("a"), written(exchange, 1)
+    process = psutil.Process(service.pid)
+    before, descriptors = process.memory_info().rss, process.num_fds()
+    for n in range(STRANGERS):
+        with socket.create_connection(("127.0.0.1", service.port), 5) as stranger:
+            stranger.sendall([b"GET / HTTP/1.1\r\n\r\n", b"PSTK" + bytes(300), b""][n % 3])
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(service.socket))
+        stranger.sendall(frame(1, b"no call"))
+        assert stranger.recv(1) == b""
+    assert rows_left(exchange.consume([(producer.descriptor, 0, 4)])) == ROWS
+    wait_until(lambda: process.num_fds() <= descriptors + 2, "the connections to be closed")
+    assert process.memory_info().rss - before < 16 << 20
+
+
+def test_a_host_without_a_service_says_so(tmp_path: Path) -> None:
+    """A writer names the socket, the command and the setting; the engine tries another host."""
+    path = str(tmp_path / "none.sock")
+    with pytest.raises(NoStorageError, match=r"(?s)none\.sock.*penstock service external.*external\.socket"):
+        HostLine(path, ApplicationKey.of("alone", SECRET), 0.1, lambda: None)
+
+
+def test_limits_are_errors_that_say_what_to_do(tmp_path: Path) -> None:
+    """A quota, and an application that nobody hears of: typed errors, and all files gone in the end."""
+    harness, exchange = limited(tmp_path, "--quota", "80m", "--lease", "500ms")
+    try:
+        producer = exchange.produce(WantedPartition(KIND, host="l"))
+        with pytest.raises(QuotaError, match=r"the application limited has [\d,]+ of the [\d,]+ .*--quota"):
+            exchange.produce(WantedPartition(KIND, index=1, host="l"))
+        producer.writer.finish()
+        assert harness.host("l").folders()
+        for member in exchange.members:
+            member.close()
+        wait_until(lambda: not harness.host("l").folders(), "the lease to end")
+        with pytest.raises(PartitionLostError, match="does not know this application"):
+            exchange.consume([(producer.descriptor, 0)]).drain()
+    finally:
+        exchange.close()
+        harness.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=755", "penstock-test", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("this user may mount no file system")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("reserve", ["0", "8m"])
+def test_a_full_disk_fails_the_partition_and_frees_its_files(tmp_path: Path, small_disk: Path, reserve: str) -> None:
+    """The task's error says what to do about the service's disk, readers hear the cause, and the next one fits."""
+    harness, exchange = limited(tmp_path / "h", "--reserve", reserve)
+    harness.folders["l"] = small_disk
+    try:
+        producer = exchange.produce(WantedPartition(KIND, host="l"))
+        column = pa.array(range(ROWS), pa.int64())
+
+        def overfill() -> None:
+            for _ in range(BATCHES * 2):
+                producer.writer.write(pa.record_batch([column], schema=NUMBERS), 0)
+            producer.writer.finish()
+
+        with pytest.raises(StorageError, match=r"--dir.*--reserve"):
+            overfill()
+        with pytest.raises(ProducerFailedError, match="StorageError"):
+            exchange.consume([(producer.descriptor, 0)]).drain()
+        wait_until(lambda: not harness.host("l").folders(), "the files to be removed")
+        small = exchange.produce(WantedPartition(KIND, index=1, host="l"))
+        small.writer.finish()
+    finally:
+        exchange.close()
+        harness.close()
+
+
+CLIENT = """
+import sys
+from penstock.external.keys import ApplicationKey
+from penstock.external.requests import *
+from penstock.services.external.client import call
+from penstock.services.external.host_line import HostLine
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
+import os
+path, address, name = sys.argv[1:]
+key = ApplicationKey.of(name, name.encode() * 20)
+line = HostLine(path, key, 60.0, lambda: None)
+partition = PartitionId(DatasetId("job", 0), 0, 0)
+begun, data, index = line.begin(BeginPartition(partition, 1))
+os.write(data, os.urandom(1 << 20))
+line.ask(CommitPartition(begun.number, (EndOfPartition(1, 1, 1),)))
+line.close()
+(held,) = call(key, address, [ListHeld()], 60.0)
+assert held.partitions == (partition,)
+call(key, address, [EndApplication()], 60.0)
+"""
+
+
+def test_many_applications_come_and_go(hosts: ExternalHarness) -> None:
+    """They register, write and leave at once: nothing is left of them, and the service takes no memory for them."""
+    import psutil
+
+    service = hosts.host("b")
+    before = psutil.Process(service.pid).memory_info().rss
+    address = f"tcp://127.0.0.1:{service.port}"
+    commands = [[sys.executable, "-c", CLIENT, str(service.socket), address, f"app{n}"] for n in range(CLIENTS)]
+    clients = [subprocess.Popen(command) for command in commands]
+    assert [client.wait(300) for client in clients] == [0] * CLIENTS
+    wait_until(lambda: not service.folders(), "the files to be removed")
+    assert psutil.Process(service.pid).memory_info().rss - before < 24 << 20
+
+
+assert ShuffleServiceConformance  # its module has assertions in the workbench rewritten
