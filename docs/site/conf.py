@@ -53,7 +53,17 @@ PAGES = {
         "connectors",
         "checkpoints",
     ),
-    "To run": ("settings", "clusters", "spark-ess", "external", "web-page", "metrics", "benchmarks", "testing"),
+    "To run": (
+        "settings",
+        "clusters",
+        "spark-ess",
+        "external",
+        "remote",
+        "web-page",
+        "metrics",
+        "benchmarks",
+        "testing",
+    ),
     "To understand": (
         "architecture",
         "glossary",

@@ -59,10 +59,12 @@ def parser() -> argparse.ArgumentParser:
 def _add_service(parser: argparse.ArgumentParser) -> None:
     words = parser.add_subparsers(title="services", required=True, metavar="NAME")
     from penstock.external import command
+    from penstock.remote import command as remote_command
 
     external = words.add_parser("external", help=command.HELP)
     command.add_arguments(external)
     external.set_defaults(run=command.run_service, parser=external)
+    remote_command.add_arguments(words.add_parser("remote", help=remote_command.HELP))
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:

@@ -59,6 +59,8 @@ class Service(Enum):
     """The JobMaster, environments."""
     EXTERNAL = 4
     """The host service `external`, the applications of a host and their readers."""
+    REMOTE = 5
+    """A manager or worker of the remote shuffle service, whoever uses it."""
 
 
 class _Step(Enum):

@@ -136,6 +136,22 @@ class ExternalSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """The remote shuffle service, where `remote` moves an edge's rows. Sizes in bytes, times in seconds.
+
+    `manager` is `host:port` of its manager. A manager or a worker that does not answer for `retry_timeout` is lost,
+    with what it holds. A reader that comes before its producer has finished waits for `request_timeout`. A writer has
+    `push_window` bytes under way to each worker, a gate fetches `read_window` ahead.
+    """
+
+    manager: str = ""
+    retry_timeout: float = 60.0
+    request_timeout: float = 60.0
+    push_window: int = 8 << 20
+    read_window: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSettings:
     """One task. `group_memory` is what it collects for groups, joins and sorts before it spills. Sizes in bytes."""
 

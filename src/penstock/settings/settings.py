@@ -18,6 +18,7 @@ from penstock.settings.concerns import (
     JobSettings,
     NetworkSettings,
     ObserveSettings,
+    RemoteSettings,
     RestartSettings,
     SecuritySettings,
     ShuffleSettings,
@@ -44,6 +45,7 @@ class Settings:
     blocking: BlockingSettings = field(default_factory=BlockingSettings)
     ess: EssSettings = field(default_factory=EssSettings)
     external: ExternalSettings = field(default_factory=ExternalSettings)
+    remote: RemoteSettings = field(default_factory=RemoteSettings)
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     driver: DriverSettings = field(default_factory=DriverSettings)
     job: JobSettings = field(default_factory=JobSettings)
@@ -90,6 +92,7 @@ _CONCERNS = {
     "blocking": BlockingSettings,
     "ess": EssSettings,
     "external": ExternalSettings,
+    "remote": RemoteSettings,
     "environment": EnvironmentSettings,
     "driver": DriverSettings,
     "job": JobSettings,
@@ -110,6 +113,8 @@ _SIZES = {
     "read_memory",
     "target_bytes",
     "group_memory",
+    "push_window",
+    "read_window",
 }
 _TIMES = {
     "flush_timeout",
@@ -212,6 +217,10 @@ def _validate(settings: Settings) -> None:
         (settings.ess.port < 1 << 16, "ess.port", "must be below 65536"),
         (settings.ess.retry_timeout > 0, "ess.retryTimeout", "must be positive"),
         (settings.ess.request_timeout > 0, "ess.requestTimeout", "must be positive"),
+        (settings.remote.retry_timeout > 0, "remote.retryTimeout", "must be positive"),
+        (settings.remote.request_timeout > 0, "remote.requestTimeout", "must be positive"),
+        (settings.remote.push_window >= 2 << 20, "remote.pushWindow", "must be at least 2m"),
+        (settings.remote.read_window >= 2 << 20, "remote.readWindow", "must be at least 2m"),
         (settings.environment.port < 1 << 16, "environment.port", "must be below 65536"),
         (settings.driver.port < 1 << 16, "driver.port", "must be below 65536"),
         (settings.observe.metrics_port < 1 << 16, "observe.metricsPort", "must be below 65536"),

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock service remote manager` and `penstock service remote worker`: the processes of the remote service."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import stat
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import SettingError
+from penstock.observe.endpoint import MetricsEndpoint
+from penstock.remote.manager import ManagerOptions, RemoteManager
+from penstock.remote.manager_core import ManagerLimits
+from penstock.remote.peers import ServiceAccess, address_of, own_protection
+from penstock.remote.store import StoreOptions
+from penstock.remote.worker import RemoteWorker, WorkerOptions, worker_samples
+from penstock.settings import ObserveSettings
+from penstock.settings.values import parse_seconds, parse_size
+
+HELP = "storage apart from compute: a manager, and workers that keep rows"
+_SECRET = "PENSTOCK_REMOTE_SECRET"  # noqa: S105 - the name of a variable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The grammar of both processes."""
+    roles = parser.add_subparsers(title="processes", required=True, metavar="PROCESS")
+    manager = roles.add_parser("manager", help="places partitions, knows who lives; one for all workers")
+    worker = roles.add_parser("worker", help="keeps rows on the disks of its host")
+    worker.add_argument("--metrics-port", type=int, metavar="N", help="serve Prometheus at this port of loopback")
+    for each in (manager, worker):
+        each.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1)")
+        each.add_argument("--port", type=int, default=0, metavar="N", help="where to listen (0: any free port)")
+        each.add_argument("--keys", required=True, metavar="FILE", help="users' keys: lines of `penstock key USER`")
+        each.add_argument("--secret-file", metavar="FILE", help=f"of manager and workers alone (else ${_SECRET})")
+        each.add_argument("--certificate", metavar="FILE", help="PEM, with its key (off loopback one is made)")
+        each.add_argument("--authorities", default="", metavar="FILE", help="PEM, by which the others are checked")
+        each.add_argument("--fsync", action="store_true", help="wait for the disk before anything is called done")
+    manager.add_argument("--dir", required=True, metavar="FOLDER", help="its state, which it reads when it restarts")
+    manager.add_argument("--silence", default="30s", metavar="TIME", help="a worker that is silent so long is lost")
+    manager.add_argument("--leave-out", default="180s", metavar="TIME", help="no files for a worker that failed")
+    manager.add_argument("--lease", default="600s", metavar="TIME", help="of an application whose driver is silent")
+    manager.set_defaults(run=_run_manager, parser=manager)
+    worker.add_argument("--manager", required=True, metavar="HOST:PORT", help="its manager")
+    worker.add_argument(
+        "--dir", required=True, action="append", metavar="FOLDER", help="its files; once for each disk"
+    )
+    worker.add_argument("--memory", default="512m", metavar="SIZE", help="for rows on their way, in and out (512m)")
+    worker.add_argument("--reserve", default="1g", metavar="SIZE", help="stays free on each disk (1g)")
+    worker.add_argument("--advertise", default="", metavar="HOST:PORT", help="the address by which others reach it")
+    worker.set_defaults(run=_run_worker, parser=worker)
+
+
+def _run_manager(options: argparse.Namespace) -> int:
+    limits = ManagerLimits(_seconds(options.silence), _seconds(options.leave_out), _seconds(options.lease))
+    made = ManagerOptions(address_of(f"{options.host}:{options.port}"), Path(options.dir), limits, options.fsync)
+    access = _access(options)
+
+    async def serve() -> None:
+        manager = RemoteManager(made, access)
+        _say("manager", await manager.open())
+        await _until_told(manager.run(), lambda task: task.cancel())
+
+    return _run(serve())
+
+
+def _run_worker(options: argparse.Namespace) -> int:
+    advertised = address_of(options.advertise) if options.advertise else ""
+    memory, reserve = _size(options.memory), _size(options.reserve)
+    if memory < 16 << 20:
+        raise SettingError(f"--memory {options.memory}: a worker needs at least 16m")
+    listen, manager = address_of(f"{options.host}:{options.port}"), address_of(options.manager)
+    made = WorkerOptions(listen, manager, memory, advertised)
+    access = _access(options)
+    store = StoreOptions(tuple(Path(each) for each in options.dir), reserve, options.fsync)
+
+    async def serve() -> None:
+        worker = RemoteWorker(made, store, access)
+        _say("worker", await worker.open())
+
+        def leave(task: asyncio.Task[None]) -> None:
+            if worker.is_leaving:
+                task.cancel()
+            worker.leave()
+
+        told = ObserveSettings(metrics=options.metrics_port is not None, metrics_port=options.metrics_port or 0)
+        metrics = MetricsEndpoint(told, lambda: worker_samples(worker.holdings))
+        await metrics.open()
+        try:
+            await _until_told(worker.run(), leave)
+        finally:
+            await metrics.close()
+
+    return _run(serve())
+
+
+async def _until_told(running: Coroutine[Any, Any, None], told: Any) -> None:
+    """Run until SIGTERM or SIGINT says to end."""
+    task = asyncio.ensure_future(running)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told, task)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _run(serve: Coroutine[Any, Any, None]) -> int:
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+    )
+    asyncio.run(serve)
+    return 0
+
+
+def _say(role: str, address: str) -> None:
+    sys.stdout.write(f"penstock remote {role} listens at {address.partition('://')[2]}\n")
+    sys.stdout.flush()
+
+
+def _access(options: argparse.Namespace) -> ServiceAccess:
+    certificate = None
+    if options.certificate or options.authorities:
+        from penstock.connection.certificates import read_certificate
+
+        certificate = read_certificate(options.certificate or "", "", options.authorities)
+    return ServiceAccess.of(_secret(options), Path(options.keys), own_protection(options.host, certificate))
+
+
+def _secret(options: argparse.Namespace) -> str:
+    if not options.secret_file:
+        found = os.environ.get(_SECRET, "")
+        if not found:
+            raise SettingError(f"there is no secret: name --secret-file, or set {_SECRET}")
+        return found
+    path = Path(options.secret_file)
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise SettingError(f"{path} can be read by others than its owner: chmod 600 it")
+        return path.read_text().strip()
+    except OSError as error:
+        raise SettingError(f"the secret can't be read: {error}") from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise SettingError(f"{text!r} is not valid: it takes {error}") from None
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise SettingError(f"{text!r} is not valid: it takes {error}") from None

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The belongings of one worker that its connections share: its files, datasets, memory, and counts."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import Counter, deque
+from collections.abc import Callable
+
+from penstock.remote.blocks import LEAST_CREDIT
+from penstock.remote.merged import MergedDataset
+from penstock.remote.push_credit import MemoryMarks, PushCredit
+from penstock.remote.store import MergedFiles
+from penstock.remote.wire import BulkFrame, PeerLogic
+
+_READ_SHARE = 4
+"""Of the memory, one part in so many is for readers."""
+
+
+class ReadBudget:
+    """The bytes that are read and not yet sent, of all readers."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap = max(cap, LEAST_CREDIT)
+        self.used = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def take(self, nbytes: int, again: Callable[[], None]) -> bool:
+        """Take so many bytes, or call `again` when some are free."""
+        if self.used and self.used + nbytes > self._cap:
+            self._waiting.append(again)
+            return False
+        self.used += nbytes
+        return True
+
+    def give(self, nbytes: int) -> None:
+        """Give bytes back."""
+        self.used -= nbytes
+        waiting, self._waiting = self._waiting, deque()
+        for again in waiting:
+            again()
+
+
+class WorkerFigures:
+    """Counts of a worker since its start: bytes, and the times that memory went above its high mark."""
+
+    def __init__(self) -> None:
+        self.pushed = self.read = self.dropped = self.over = 0
+
+
+class WorkerHoldings:
+    """One worker's."""
+
+    def __init__(self, store: MergedFiles, memory: int) -> None:
+        self.store = store
+        self.credit = PushCredit(MemoryMarks.of(memory * (_READ_SHARE - 1) // _READ_SHARE))
+        self.reading = ReadBudget(memory // _READ_SHARE)
+        self.figures = WorkerFigures()
+        self.datasets: dict[tuple[str, str], MergedDataset] = {}
+        self._paths = itertools.count()
+        self._pushers: dict[int, PeerLogic] = {}
+
+    def dataset(self, application: str, name: str) -> MergedDataset:
+        """A dataset, made where it is not there."""
+        found = self.datasets.get((application, name))
+        if found is None:
+            found = self.datasets[application, name] = MergedDataset(name, self._paths)
+        return found
+
+    def drop(self, application: str, name: str, writers: tuple[int, ...]) -> None:
+        """Nobody needs what these writers have."""
+        dataset = self.datasets.get((application, name))
+        for writer in writers if dataset is not None else ():
+            assert dataset is not None  # noqa: S101 - there are no writers otherwise
+            self.store.remove(dataset.discard(writer))
+
+    def forget(self, application: str, name: str) -> None:
+        """Nobody needs a dataset."""
+        dataset = self.datasets.pop((application, name), None)
+        if dataset is not None:
+            self.store.remove(dataset.drop_all())
+
+    def forget_all(self) -> None:
+        """Nobody needs anything."""
+        for key in list(self.datasets):
+            self.forget(*key)
+
+    def enter(self, number: int, logic: PeerLogic) -> None:
+        """A connection is there that may push."""
+        self._pushers[number] = logic
+        self.credit.enter(number)
+
+    def leave(self, number: int) -> None:
+        """It is gone; idempotent."""
+        if self._pushers.pop(number, None) is not None:
+            self.credit.leave(number)
+            self.promise()
+
+    def promise(self) -> None:
+        """Promise memory to those who wait for it."""
+        was_over = self.credit.is_over
+        counts = Counter(int(str(number)) for number, _ in self.credit.promises())
+        for number, count in counts.items():
+            self._pushers[number].send_bulk(BulkFrame.PROMISE, struct.pack("<I", count))
+        self.figures.over += self.credit.is_over and not was_over
+
+    def stored(self, number: int, nbytes: int) -> None:
+        """A connection's block is in memory no more."""
+        self.credit.stored(number, nbytes)
+        self.promise()

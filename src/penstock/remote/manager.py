@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager: the shell of `manager_core`, its log, and the connections of workers and applications.
+
+Rules: what was decided is in the log before anybody is told. A worker whose connection breaks is looked for at once:
+where nobody listens it is lost, else it has until its silence is too long. A log that can't be written ends the
+manager: it must not say what it does not keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.connection.listeners import nobody_listens
+from penstock.errors import AuthenticationError, PenstockError, StorageError
+from penstock.link.wire import Done
+from penstock.remote import messages as ask
+from penstock.remote.manager_core import ManagerCore, ManagerLimits
+from penstock.remote.manager_state import ManagerState
+from penstock.remote.peers import Entrance, ServiceAccess, application_of, worker_of
+from penstock.remote.state_log import StateLog
+from penstock.remote.wire import PeerLogic
+from penstock.shuffle.requests import Request
+
+_LOG = logging.getLogger("penstock.remote.manager")
+_TICK_SECONDS = 0.5
+_WATCH_SECONDS = 5.0
+"""So long a driver's question for losses stays open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerOptions:
+    """The options of a manager: its address, the folder of its state, its limits."""
+
+    listen: str
+    folder: Path
+    limits: ManagerLimits = field(default_factory=ManagerLimits)
+    fsync: bool = False
+
+
+class RemoteManager:
+    """One manager process."""
+
+    def __init__(self, options: ManagerOptions, access: ServiceAccess) -> None:
+        self._options = options
+        self._access = access
+        self._log = StateLog(options.folder, fsync=options.fsync)
+        state = ManagerState()
+        for record in self._log.read():
+            state.apply(record)
+        self.core = ManagerCore(state, options.limits, time.monotonic())
+        self._entrance = Entrance(access, self)
+        self._watching: dict[str, list[tuple[int, asyncio.Future[ask.Losses]]]] = {}
+        self._looks: set[asyncio.Task[None]] = set()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.address = ""
+
+    async def open(self) -> str:
+        """Listen; the address with its port."""
+        self.address = await self._entrance.open(self._options.listen)
+        return self.address
+
+    async def run(self) -> None:
+        """Serve until cancelled; StorageError where the state can't be kept."""
+        try:
+            while not self._failure.done():
+                self.core.pass_time(time.monotonic())
+                self._keep()
+                self._tell()
+                await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
+            self._failure.result()
+        finally:
+            for look in self._looks:
+                look.cancel()
+            self._entrance.close()
+            self._log.close()
+
+    def entered(self, identity: str) -> PeerLogic:
+        """A worker, a driver or a task has come in."""
+        if worker := worker_of(identity):
+            return PeerLogic(self._of_worker(worker), {}, lambda error: self._look(worker, str(error or "it closed")))
+        return PeerLogic(self._of_application(application_of(identity)), {}, lambda _: None)
+
+    def _of_worker(self, worker: str) -> dict[type[Request[Any]], Callable[[Any], Any]]:
+        def enroll(asked: ask.Enroll) -> Done:
+            if asked.worker != worker:
+                raise AuthenticationError(f"{worker} can't enroll as {asked.worker}")
+            return self._kept(lambda: self.core.enroll(asked, time.monotonic()))
+
+        def beat(asked: ask.Beat) -> ask.Orders:
+            orders: ask.Orders = self._answered(lambda: self.core.beat(worker, asked, time.monotonic()))
+            return orders
+
+        return {ask.Enroll: enroll, ask.Beat: beat}
+
+    def _of_application(self, name: str) -> dict[type[Request[Any]], Callable[[Any], Any]]:
+        core, kept, answered, now = self.core, self._kept, self._answered, time.monotonic
+        return {
+            ask.NamePartition: lambda asked: kept(lambda: core.name(name, asked, now())),
+            ask.StartPartition: lambda asked: answered(lambda: core.begin(name, asked)),
+            ask.MoveFiles: lambda asked: answered(lambda: core.move(name, asked, now())),
+            ask.FinishPartition: lambda asked: kept(lambda: core.finish(name, asked)),
+            ask.FailPartition: lambda asked: kept(lambda: core.fail(name, asked)),
+            ask.FindPartitions: lambda asked: core.find(name, asked),
+            ask.ListOfHost: lambda asked: core.held(name, asked.environment),
+            ask.DropPartitions: lambda asked: kept(lambda: core.release(name, asked.partitions)),
+            ask.EndJob: lambda asked: kept(lambda: core.end_job(name, asked.job)),
+            ask.CloseApplication: lambda _: kept(lambda: core.end_application(name)),
+            ask.WatchLosses: lambda asked: self._watch(name, asked.last),
+            ask.Suspect: self._suspect,
+        }
+
+    def _answered(self, decide: Callable[[], Any]) -> Any:
+        """Decide, keep what that has changed, then answer."""
+        try:
+            return decide()
+        finally:
+            self._keep()
+
+    def _kept(self, decide: Callable[[], None]) -> Done:
+        self._answered(decide)
+        return Done()
+
+    def _keep(self) -> None:
+        records = self.core.take_records()
+        if not records:
+            return
+        try:
+            self._log.append(records)
+            if self._log.has_grown:
+                self._log.replace(self.core.state.records())
+        except StorageError as error:
+            if not self._failure.done():
+                self._failure.set_exception(error)
+            raise
+
+    def _watch(self, application: str, last: int) -> Any:
+        found = self.core.losses(application, last, time.monotonic())
+        if found is not None:
+            return found
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[ask.Losses] = loop.create_future()
+        self._watching.setdefault(application, []).append((last, future))
+
+        def nothing() -> None:
+            if not future.done():
+                future.set_result(ask.Losses(last))
+
+        loop.call_later(_WATCH_SECONDS, nothing)
+        return future
+
+    def _tell(self) -> None:
+        """Tell drivers that wait what was lost."""
+        for application, waiting in list(self._watching.items()):
+            left = []
+            for last, future in waiting:
+                if future.done():
+                    continue
+                found = self.core.losses(application, last, time.monotonic())
+                if found is not None:
+                    future.set_result(found)
+                else:
+                    left.append((last, future))
+            if left:
+                self._watching[application] = left
+            else:
+                del self._watching[application]
+
+    def _suspect(self, asked: ask.Suspect) -> Done:
+        self.core.leave_out(asked.worker, asked.cause, time.monotonic())
+        self._look(asked.worker, asked.cause)
+        return Done()
+
+    def _look(self, worker: str, cause: str) -> None:
+        """Look whether a worker is still there."""
+        look = asyncio.ensure_future(self._looked(worker, cause))
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _looked(self, worker: str, cause: str) -> None:
+        known = self.core.state.workers.get(worker)
+        if known is None or self._failure.done():
+            return
+        if await nobody_listens(self._access.protection.towards(known.address), known.address):
+            _LOG.warning("worker %s at %s is lost: %s", worker, known.address, cause)
+            self.core.lose_worker(worker, f"nobody listens there any more ({cause})")
+            try:
+                self._keep()
+            except PenstockError as error:
+                _LOG.error("the manager ends: %s", error)
+            self._tell()

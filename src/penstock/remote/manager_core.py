@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager's decisions: the places of files, who is left out, what is lost, what may go. Pure.
+
+Rules:
+
+- Every change is a record first (`manager_state`); the shell writes `take_records` before anybody is answered.
+- Every request may come again, after a connection or the manager itself broke: it is answered as it was the first
+  time.
+- A worker that is silent for `silence` seconds is lost, and with it what is open there and what has rows there.
+  Nothing else is. One that somebody could not reach, or that was full, gets no new files for `leave_out` seconds.
+- A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
+  about releases that a worker has not heard of.
+- An application whose driver is silent for `lease` seconds is over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.errors import (
+    NoStorageError,
+    PartitionError,
+    PartitionLostError,
+    PartitionNotProducedError,
+    PenstockError,
+    StaleError,
+)
+from penstock.remote import messages as ask
+from penstock.remote.manager_state import DatasetKey, KnownPartition, ManagerState, PartitionKey, Record
+from penstock.remote.partition_states import RemoteEvent, RemoteState
+from penstock.remote.placement import Candidate, placed
+from penstock.shuffle import DatasetId, PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerLimits:
+    """Seconds: of a worker's silence, of leaving one out, of a driver's silence."""
+
+    silence: float = 30.0
+    leave_out: float = 180.0
+    lease: float = 600.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The last words of a worker."""
+
+    when: float
+    free: int = 0
+    load: float = 0.0
+    out_until: float = 0.0
+    cause: str = ""
+
+
+class ManagerCore:
+    """Answers requests, with `now` in seconds of any clock."""
+
+    def __init__(self, state: ManagerState, limits: ManagerLimits, now: float) -> None:
+        self.state = state
+        self._limits = limits
+        self._records: list[Record] = []
+        self._seen = {worker: _Seen(now) for worker in state.workers}
+        self._drivers = {application: now for application, _ in state.datasets}
+        self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
+        self._files = Counter(places[-1] for known in state.datasets.values() for places in known.places if places)
+
+    def take_records(self) -> list[Record]:
+        """The records since the last call."""
+        records, self._records = self._records, []
+        return records
+
+    def out_of(self, now: float) -> dict[str, str]:
+        """The workers that are left out, and why."""
+        return {name: seen.cause for name, seen in self._seen.items() if seen.out_until > now}
+
+    # --- partitions
+
+    def name(self, application: str, asked: ask.NamePartition, now: float) -> None:
+        """Room for a partition; NoStorageError where no worker has any."""
+        key, dataset = _keys(application, asked.partition)
+        self._drivers.setdefault(application, now)
+        if dataset not in self.state.datasets:
+            self._note(("dataset", *dataset, []))
+        known = self.state.datasets[dataset]
+        for file, places in enumerate(known.places):
+            if places[-1] not in self.state.workers:
+                self._move(dataset, file, now)
+        missing = asked.files - len(known.places)
+        if missing > 0:
+            found = placed(missing, self._candidates(now))
+            if not found:
+                raise self._no_room(now)
+            self._files.update(found)
+            self._note(("grown", *dataset, found))
+        if key not in self.state.partitions:
+            self._note(("partition", *key))
+
+    def begin(self, application: str, asked: ask.StartPartition) -> ask.Located:
+        """A writer begins: where its files are."""
+        key, dataset = _keys(application, asked.partition)
+        known = self._known(key, asked.partition)
+        if asked.writer not in known.writers:
+            if not known.life.allows(RemoteEvent.BEGIN):
+                raise _stale(asked.partition, known)
+            self._note(("begun", *key, asked.environment, asked.writer))
+        return self._located(dataset)
+
+    def move(self, application: str, asked: ask.MoveFiles, now: float) -> ask.Located:
+        """A worker takes no more of some files; NoStorageError where there is no other."""
+        key, dataset = _keys(application, asked.partition)
+        if self._known(key, asked.partition).state is not RemoteState.OPEN:
+            raise _stale(asked.partition, self._known(key, asked.partition))
+        self.leave_out(asked.worker, asked.cause, now)
+        for file in asked.files:
+            if self.state.datasets[dataset].places[file][-1] == asked.worker:
+                self._move(dataset, file, now)
+        return self._located(dataset)
+
+    def finish(self, application: str, asked: ask.FinishPartition) -> None:
+        """A writer has finished; StaleError for one that is not the first, or that was given up."""
+        key, _ = _keys(application, asked.partition)
+        known = self._known(key, asked.partition)
+        if known.state is RemoteState.COMPLETE and known.writers == [asked.writer]:
+            return
+        if known.state is not RemoteState.OPEN or asked.writer not in known.writers:
+            raise _stale(asked.partition, known)
+        gone = set(asked.workers) - self.state.workers.keys()
+        if gone:
+            raise PartitionLostError(f"{asked.partition} is lost: worker {', '.join(sorted(gone))} is gone")
+        self._note(("finished", *key, asked.writer, list(asked.workers)))
+
+    def fail(self, application: str, asked: ask.FailPartition) -> None:
+        """A writer gives up; nobody cares about one that is none any more."""
+        key, _ = _keys(application, asked.partition)
+        known = self.state.partitions.get(key)
+        if known is not None and asked.writer in known.writers and known.life.allows(RemoteEvent.FAIL):
+            self._note(("ended", *key, RemoteEvent.FAIL.value, asked.cause))
+            self._tidy(application, asked.partition.job)
+
+    def find(self, application: str, asked: ask.FindPartitions) -> ask.Stories:
+        """Tell what became of partitions, and where they lie."""
+        stories, located = [], {}
+        for partition in asked.partitions:
+            key, dataset = _keys(application, partition)
+            known = self.state.partitions.get(key)
+            if known is None:
+                stories.append(ask.PartitionStory(RemoteState.NAMED.value))
+                continue
+            writer = known.writers[0] if known.state is RemoteState.COMPLETE else 0
+            stories.append(ask.PartitionStory(known.state.value, writer, tuple(known.workers), known.cause))
+            if writer and dataset[1] not in located:
+                located[dataset[1]] = self._located(dataset)
+        return ask.Stories(tuple(stories), located)
+
+    def held(self, application: str, environment: str) -> ask.WrittenThere:
+        """Tell what is held of a host."""
+        found = [
+            PartitionId(DatasetId.of(key[1]), key[2], key[3])
+            for key, known in self.state.partitions.items()
+            if key[0] == application and known.environment == environment and known.is_held
+        ]
+        return ask.WrittenThere(tuple(found))
+
+    def release(self, application: str, partitions: Iterable[PartitionId]) -> None:
+        """Nobody needs these."""
+        jobs = set()
+        for partition in partitions:
+            key, _ = _keys(application, partition)
+            known = self.state.partitions.get(key)
+            if known is not None and known.state is not RemoteState.RELEASED:
+                self._note(("ended", *key, RemoteEvent.RELEASE.value, ""))
+                jobs.add(partition.job)
+        for job in jobs:
+            self._tidy(application, job)
+
+    def end_job(self, application: str, job: str) -> None:
+        """A job is over."""
+        self._note(("over", application, job))
+        self._tidy(application, job)
+
+    def end_application(self, application: str) -> None:
+        """An application is over."""
+        for dataset in [each for each in self.state.by_dataset if each[0] == application]:
+            self._note(("forgotten", *dataset))
+        for job in [each for each in self.state.over if each[0] == application]:
+            self._note(("closed", *job))
+        self._drivers.pop(application, None)
+        self._losses.pop(application, None)
+
+    def losses(self, application: str, last: int, now: float) -> ask.Losses | None:
+        """Tell what was lost after number `last`; None where that is all. The driver lives."""
+        self._drivers[application] = now
+        known = self._losses[application]
+        if last >= len(known):
+            return ask.Losses(len(known)) if last > len(known) else None
+        partitions, cause = known[last]
+        return ask.Losses(last + 1, partitions, cause)
+
+    # --- workers
+
+    def enroll(self, asked: ask.Enroll, now: float) -> None:
+        """A worker is there, or again: it has the same name only if it still holds what it held."""
+        known = self.state.workers.get(asked.worker)
+        if known is None or known.address != asked.address:
+            self._note(("worker", asked.worker, asked.address))
+        self._seen.setdefault(asked.worker, _Seen(now)).when = now
+
+    def beat(self, worker: str, asked: ask.Beat, now: float) -> ask.Orders:
+        """A worker lives; what it is to drop. StaleError for one that was given up."""
+        if worker not in self.state.workers:
+            raise StaleError(f"worker {worker} was given up as lost: what it held is made again")
+        seen = self._seen.setdefault(worker, _Seen(now))
+        seen.when, seen.free, seen.load = now, asked.free, asked.load
+        if asked.is_leaving and not self.state.workers[worker].is_leaving:
+            self._note(("leaving", worker))
+        drops, forget = [], []
+        for application, dataset, writers in asked.held:
+            known = self.state.by_dataset.get((application, dataset))
+            if known is None:
+                forget.append((application, dataset))
+                continue
+            live = {w for key in known for w in self.state.partitions[key].writers if self._is_held(key)}
+            if gone := tuple(writer for writer in writers if writer not in live):
+                drops.append((application, dataset, gone))
+        may_leave = asked.is_leaving and not self._needs(worker)
+        return ask.Orders(tuple(drops), tuple(forget), may_leave)
+
+    def leave_out(self, worker: str, cause: str, now: float) -> None:
+        """Give a worker no new files for a while."""
+        if (seen := self._seen.get(worker)) is not None:
+            seen.out_until, seen.cause = now + self._limits.leave_out, cause
+
+    def lose_worker(self, worker: str, cause: str) -> None:
+        """A worker is gone, with what it holds."""
+        known = self.state.workers.get(worker)
+        if known is None:
+            return
+        self._seen.pop(worker, None)
+        lost: dict[str, list[PartitionId]] = defaultdict(list)
+        for key, partition in self.state.partitions.items():
+            if self._is_on(key, partition, worker):
+                lost[key[0]].append(PartitionId(DatasetId.of(key[1]), key[2], key[3]))
+        cause = f"worker {worker} at {known.address} is lost: {cause}"
+        for application, partitions in lost.items():
+            for each in partitions:
+                self._note(("ended", *_keys(application, each)[0], RemoteEvent.LOSE.value, cause))
+            self._losses[application].append((tuple(partitions), cause))
+        self._note(("gone", worker))
+
+    def pass_time(self, now: float) -> list[str]:
+        """Give up workers and drivers that have been silent for too long; returns the workers."""
+        silent = [name for name, seen in self._seen.items() if now - seen.when > self._limits.silence]
+        for worker in silent:
+            self.lose_worker(worker, f"it was silent for {self._limits.silence:g} s")
+        for application, when in list(self._drivers.items()):
+            if now - when > self._limits.lease:
+                self.end_application(application)
+        return silent
+
+    # --- inside
+
+    def _note(self, record: Record) -> None:
+        self.state.apply(record)
+        self._records.append(record)
+
+    def _known(self, key: PartitionKey, partition: PartitionId) -> KnownPartition:
+        known = self.state.partitions.get(key)
+        if known is None:
+            raise PartitionNotProducedError(
+                f"{partition} is not known to the manager: its job is over, or the manager has lost its state"
+            )
+        return known
+
+    def _is_held(self, key: PartitionKey) -> bool:
+        return self.state.partitions[key].is_held
+
+    def _is_on(self, key: PartitionKey, partition: KnownPartition, worker: str) -> bool:
+        if partition.state is RemoteState.COMPLETE:
+            return worker in partition.workers
+        return partition.state is RemoteState.OPEN and worker in self.state.datasets[key[:2]].workers
+
+    def _needs(self, worker: str) -> bool:
+        return any(self._is_on(key, partition, worker) for key, partition in self.state.partitions.items())
+
+    def _candidates(self, now: float, but: Iterable[str] = ()) -> list[Candidate]:
+        left_out = {*but, *(name for name, known in self.state.workers.items() if known.is_leaving)}
+        return [
+            Candidate(name, seen.free, seen.load, self._files[name])
+            for name, seen in sorted(self._seen.items())
+            if name not in left_out and seen.out_until <= now
+        ]
+
+    def _move(self, dataset: DatasetKey, file: int, now: float) -> None:
+        """Give a file another worker."""
+        candidates = self._candidates(now, self.state.datasets[dataset].places[file])
+        found = placed(1, candidates)
+        if not found:
+            raise self._no_room(now)
+        self._files[found[0]] += 1
+        self._note(("moved", *dataset, file, found[0]))
+
+    def _located(self, dataset: DatasetKey) -> ask.Located:
+        known = self.state.datasets[dataset]
+        workers = self.state.workers
+        addresses = {name: workers[name].address for name in sorted(known.workers) if name in workers}
+        return ask.Located(addresses, tuple(tuple(places) for places in known.places))
+
+    def _tidy(self, application: str, job: str) -> None:
+        """Forget a job that is over, dataset by dataset, when nothing of it is a result that somebody holds."""
+        if (application, job) not in self.state.over:
+            return
+        datasets = [each for each in self.state.by_dataset if each[0] == application and _job_of(each) == job]
+        kept = 0
+        for dataset in datasets:
+            states = {self.state.partitions[key].state for key in self.state.by_dataset[dataset]}
+            if RemoteState.COMPLETE in states:
+                kept += 1
+            else:
+                self._note(("forgotten", *dataset))
+        if not kept:
+            self._note(("closed", application, job))
+
+    def _no_room(self, now: float) -> PenstockError:
+        out = [f"{name} ({cause})" for name, cause in self.out_of(now).items()]
+        leaving = [name for name, known in self.state.workers.items() if known.is_leaving]
+        return NoStorageError(
+            f"no worker of the remote shuffle service has room: {len(self.state.workers)} are known, left out are"
+            f" {', '.join(out) or 'none'}, leaving {', '.join(leaving) or 'none'}. Start workers (penstock service"
+            " remote worker), or free space on their disks"
+        )
+
+
+def _keys(application: str, partition: PartitionId) -> tuple[PartitionKey, DatasetKey]:
+    dataset = str(partition.dataset)
+    return (application, dataset, partition.index, partition.attempt), (application, dataset)
+
+
+def _job_of(dataset: DatasetKey) -> str:
+    return DatasetId.of(dataset[1]).job
+
+
+def _stale(partition: PartitionId, known: KnownPartition) -> PartitionError | StaleError:
+    if known.state is RemoteState.LOST:
+        return PartitionLostError(f"{partition} is lost: {known.cause}")
+    return StaleError(f"{partition} is {known.state.value}: what this writer has is stale")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager's knowledge, as the sum of its records: the log of these is its memory across restarts. Pure.
+
+A record is a tuple of a word and plain values. `apply` is the only way in which the state changes, so a manager that
+reads its log again knows what it knew. `records` gives the fewest records that lead to the same state: a snapshot.
+
+Limits: load, heartbeats and who is left out for a while are not remembered. A record that makes no sense is a
+ProtocolError: somebody else wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from penstock.errors import ProtocolError
+from penstock.lifecycle.table import Lifecycle
+from penstock.remote.partition_states import HELD, RemoteEvent, RemoteState, partition_life
+
+Record = tuple[object, ...]
+DatasetKey = tuple[str, str]
+"""Application and dataset."""
+PartitionKey = tuple[str, str, int, int]
+"""Application, dataset, index, attempt."""
+
+
+@dataclass(slots=True)
+class KnownWorker:
+    """A worker: its address, and whether it takes new files."""
+
+    address: str
+    is_leaving: bool = False
+
+
+@dataclass(slots=True)
+class KnownDataset:
+    """A dataset: for each of its files the workers that have it, the newest last."""
+
+    places: list[list[str]]
+
+    @property
+    def workers(self) -> set[str]:
+        """All workers that have, or had, a file of it."""
+        return {worker for places in self.places for worker in places}
+
+
+@dataclass(slots=True)
+class KnownPartition:
+    """A partition: its state, the host it is written on, who writes it, and the workers with its rows."""
+
+    life: Lifecycle[RemoteState, RemoteEvent]
+    environment: str = ""
+    writers: list[int] = field(default_factory=list)
+    workers: list[str] = field(default_factory=list)
+    cause: str = ""
+
+    @property
+    def state(self) -> RemoteState:
+        """Its state."""
+        return self.life.state
+
+    @property
+    def is_held(self) -> bool:
+        """True if workers hold something of it."""
+        return self.state in HELD
+
+
+class ManagerState:
+    """Workers, datasets and partitions of all applications."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, KnownWorker] = {}
+        self.datasets: dict[DatasetKey, KnownDataset] = {}
+        self.partitions: dict[PartitionKey, KnownPartition] = {}
+        self.by_dataset: dict[DatasetKey, dict[PartitionKey, None]] = {}
+        self.over: set[tuple[str, str]] = set()
+        """Jobs that are over and have results yet, each with its application."""
+
+    def apply(self, record: Record) -> None:
+        """Take a record in; ProtocolError for one that makes no sense."""
+        word, *values = record
+        step: Callable[..., None] | None = _STEPS.get(str(word))
+        if step is None:
+            raise ProtocolError(f"a record of the manager's state begins with {word!r:.50}")
+        try:
+            step(self, *values)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ProtocolError(f"a record {word!r} of the manager's state makes no sense: {error!r}") from error
+
+    def records(self) -> Iterator[Record]:
+        """The records of a new log that leads here."""
+        for name, worker in self.workers.items():
+            yield ("worker", name, worker.address)
+            if worker.is_leaving:
+                yield ("leaving", name)
+        for dataset, known in self.datasets.items():
+            yield ("dataset", *dataset, known.places)
+        for partition, each in self.partitions.items():
+            story = (each.state.value, each.environment, each.writers, each.workers, each.cause)
+            yield ("partition", *partition, *story)
+        for job in self.over:
+            yield ("over", *job)
+
+    def _worker(self, name: str, address: str) -> None:
+        self.workers[name] = KnownWorker(address)
+
+    def _leaving(self, name: str) -> None:
+        self.workers[name].is_leaving = True
+
+    def _gone(self, name: str) -> None:
+        self.workers.pop(name, None)
+
+    def _dataset(self, application: str, dataset: str, places: list[list[str]]) -> None:
+        self.datasets[application, dataset] = KnownDataset([list(each) for each in places])
+        self.by_dataset.setdefault((application, dataset), {})
+
+    def _grown(self, application: str, dataset: str, workers: list[str]) -> None:
+        self.datasets[application, dataset].places += [[worker] for worker in workers]
+
+    def _moved(self, application: str, dataset: str, file: int, worker: str) -> None:
+        self.datasets[application, dataset].places[file].append(worker)
+
+    def _partition(self, *values: object) -> None:
+        application, dataset, index, attempt, *story = values
+        key = (str(application), str(dataset), int(str(index)), int(str(attempt)))
+        known = KnownPartition(partition_life(f"{dataset}.{index}#{attempt}"))
+        if story:
+            state, known.environment, writers, workers, known.cause = story  # type: ignore[assignment]
+            known.life.state = RemoteState(str(state))
+            known.writers, known.workers = list(writers), list(workers)  # type: ignore[call-overload]
+        self.partitions[key] = known
+        self.by_dataset.setdefault(key[:2], {})[key] = None
+
+    def _begun(self, *values: object) -> None:
+        *key, environment, writer = values
+        known = self.partitions[tuple(key)]  # type: ignore[index]
+        known.life.move(RemoteEvent.BEGIN)
+        known.environment = str(environment)
+        known.writers.append(int(str(writer)))
+
+    def _finished(self, *values: object) -> None:
+        *key, writer, workers = values
+        known = self.partitions[tuple(key)]  # type: ignore[index]
+        known.life.move(RemoteEvent.FINISH)
+        known.writers, known.workers = [int(str(writer))], list(workers)  # type: ignore[call-overload]
+
+    def _ended(self, *values: object) -> None:
+        *key, event, cause = values
+        known = self.partitions[tuple(key)]  # type: ignore[index]
+        known.life.move(RemoteEvent(str(event)))
+        known.cause = str(cause)
+
+    def _over(self, application: str, job: str) -> None:
+        self.over.add((application, job))
+
+    def _forgotten(self, application: str, dataset: str) -> None:
+        for key in self.by_dataset.pop((application, dataset), {}):
+            self.partitions.pop(key, None)
+        self.datasets.pop((application, dataset), None)
+
+    def _closed(self, application: str, job: str) -> None:
+        self.over.discard((application, job))
+
+
+_STEPS: dict[str, Callable[..., None]] = {
+    "worker": ManagerState._worker,  # noqa: SLF001 - the table of this class's own steps
+    "leaving": ManagerState._leaving,  # noqa: SLF001
+    "gone": ManagerState._gone,  # noqa: SLF001
+    "dataset": ManagerState._dataset,  # noqa: SLF001
+    "grown": ManagerState._grown,  # noqa: SLF001
+    "moved": ManagerState._moved,  # noqa: SLF001
+    "partition": ManagerState._partition,  # noqa: SLF001
+    "begun": ManagerState._begun,  # noqa: SLF001
+    "finished": ManagerState._finished,  # noqa: SLF001
+    "ended": ManagerState._ended,  # noqa: SLF001
+    "over": ManagerState._over,  # noqa: SLF001
+    "forgotten": ManagerState._forgotten,  # noqa: SLF001
+    "closed": ManagerState._closed,  # noqa: SLF001
+}

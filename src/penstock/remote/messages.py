@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests to a manager and to a worker, as types: a request travels by the name of its class (`link.wire`).
+
+Nobody says for which application: the connection has proved that. A dataset is named by its text, a writer by a
+number of 63 bits that it draws for itself. Places and sums of many files are packed numbers, not lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.link.wire import Done
+from penstock.shuffle import PartitionId
+from penstock.shuffle.requests import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The places of a dataset's files: addresses of workers by name, and for each file the names, newest last."""
+
+    addresses: dict[str, str]
+    places: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStory:
+    """The state of a partition as a reader is told it; `workers` have rows of it."""
+
+    state: str
+    writer: int = 0
+    workers: tuple[str, ...] = ()
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stories:
+    """The answers to `Find`: a story for each partition, and the places of each dataset."""
+
+    stories: tuple[PartitionStory, ...]
+    located: dict[str, Located]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenThere:
+    """The partitions that workers hold of one host."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Partitions that were lost, up to number `last`."""
+
+    last: int
+    partitions: tuple[PartitionId, ...] = ()
+    cause: str = ""
+
+
+# --- of a driver and its tasks, to the manager
+
+
+@dataclass(frozen=True, slots=True)
+class NamePartition(Request[Done]):
+    """A partition will be written: room for so many files."""
+
+    partition: PartitionId
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartPartition(Request[Located]):
+    """A writer begins."""
+
+    partition: PartitionId
+    environment: str
+    writer: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFiles(Request[Located]):
+    """A worker takes no more of these files: they go on elsewhere. Files that have moved already stay."""
+
+    partition: PartitionId
+    files: tuple[int, ...]
+    worker: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPartition(Request[Done]):
+    """A writer has committed at the workers that have rows of it."""
+
+    partition: PartitionId
+    writer: int
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailPartition(Request[Done]):
+    """A writer gives up."""
+
+    partition: PartitionId
+    writer: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindPartitions(Request[Stories]):
+    """Say what became of these."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOfHost(Request[WrittenThere]):
+    """List what was written on this host, and is held."""
+
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartitions(Request[Done]):
+    """Nobody needs these any more."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob(Request[Done]):
+    """A job is over: all goes but the results that are held."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseApplication(Request[Done]):
+    """An application is over: all goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLosses(Request[Losses]):
+    """The driver is there, and knows all losses up to this number; answered when there is another, or soon."""
+
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect(Request[Done]):
+    """A worker can't be reached from here: leave it out for a while, and look whether it is gone."""
+
+    worker: str
+    cause: str
+
+
+# --- of a worker, to the manager
+
+
+@dataclass(frozen=True, slots=True)
+class Enroll(Request[Done]):
+    """A worker is there."""
+
+    worker: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The orders to a worker: of each application and dataset the writers to drop; and whether it may leave."""
+
+    drops: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    forget: tuple[tuple[str, str], ...] = ()
+    may_leave: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Request[Orders]):
+    """A worker lives: bytes that are free beyond its reserve, its load from 0 to 1, the datasets that it holds."""
+
+    free: int
+    load: float
+    is_leaving: bool
+    held: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+# --- of a task, to a worker
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The number of a writer on this connection."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnterWriter(Request[Opened]):
+    """A writer pushes from now on over this connection; packed, the first numbers of files that are not 0."""
+
+    partition: PartitionId
+    writer: int
+    begins: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPushed(Request[Done]):
+    """All was pushed: packed sums by file (`SUM`), and the number after the last block of each."""
+
+    partition: PartitionId
+    writer: int
+    sums: bytes
+    ends: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The sums of a stream's writers by file, packed (`READ_SUM`), and the bytes that will come."""
+
+    sums: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReader(Request[Reading]):
+    """Read files of a dataset (packed numbers), of these writers; blocks come under `stream`, in credit."""
+
+    stream: int
+    dataset: str
+    writers: tuple[int, ...]
+    files: bytes
+    credit: int

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections of the remote service in an event loop: the way in of a manager or worker, and the way to one.
+
+An application proves the secret that is derived from its user's key (`connection.principals`), and its connection is
+answered for that application and for no other. Workers prove the secret that they share with their manager. Off
+loopback all of it is TLS 1.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.connection.certificate import Certificate
+from penstock.connection.door import Door
+from penstock.connection.frame_connection import FrameConnection
+from penstock.connection.handshake import MIN_SECRET, Credentials, Secrets, Service
+from penstock.connection.opening import Opener, OpeningSettings
+from penstock.connection.principals import KeyFile, Principal
+from penstock.connection.protection import Protection
+from penstock.connection.transport import Endpoint, Listener, is_loopback, join_host
+from penstock.errors import AuthenticationError, SettingError
+from penstock.remote.wire import PeerLogic
+from penstock.shuffle.requests import Request
+
+WORKER = "worker:"
+_CONNECT_SECONDS = 5.0
+_PAUSES = (0.02, 0.05, 0.1)
+_PURPOSE = b"penstock remote worker"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """The secret of a manager or worker, the file of users' keys, and how connections are protected."""
+
+    secret: bytes
+    keys: Path
+    protection: Protection
+
+    @classmethod
+    def of(cls, secret: str, keys: Path, protection: Protection) -> ServiceAccess:
+        """SettingError where the secret can be guessed."""
+        if len(secret.encode()) < MIN_SECRET:
+            raise SettingError(f"the secret of manager and workers must have at least {MIN_SECRET} bytes")
+        return cls(hmac.digest(secret.encode(), _PURPOSE, "sha256"), keys, protection)
+
+    def worker(self, name: str) -> Credentials:
+        """The credentials of a worker."""
+        return Credentials(WORKER + name, self.secret)
+
+
+class ServiceSecrets:
+    """The secrets of all who may come in (`Secrets`)."""
+
+    def __init__(self, access: ServiceAccess) -> None:
+        self.identity = "remote"
+        self._access = access
+        self._applications = KeyFile(self.identity, access.keys)
+
+    def secret_of(self, peer: str) -> bytes | None:
+        """That of all workers, or of an application."""
+        return self._access.secret if peer.startswith(WORKER) else self._applications.secret_of(peer)
+
+
+def application_of(identity: str) -> str:
+    """The application that somebody has proved to be of, with its user; AuthenticationError for others."""
+    principal = Principal.of(identity)
+    return f"{principal.user}/{principal.application}"
+
+
+def worker_of(identity: str) -> str:
+    """The worker that somebody has proved to be, or nothing."""
+    return identity.removeprefix(WORKER) if identity.startswith(WORKER) else ""
+
+
+def application_credentials(user: str, application: str, process: str, secret: bytes) -> Credentials:
+    """A process of an application; SettingError where it has no user's key."""
+    if not user:
+        raise SettingError(
+            "the remote shuffle service knows applications by their users' keys: set spark.penstock.access.keyFile to"
+            " a file with yours (penstock key USER makes one, which the operator adds to the service's)"
+        )
+    try:
+        return Credentials(Principal(user, application, process).identity, secret)
+    except ValueError as error:
+        raise AuthenticationError(f"the remote shuffle service can't know this application: {error}") from error
+
+
+def address_of(text: str) -> str:
+    """`host:port` as an address: encrypted but on loopback. One with `tcp://` or `tls://` is taken as it is."""
+    scheme, _, rest = text.rpartition("://")
+    host, _, port = rest.rpartition(":")
+    if not host or not port.isdigit() or scheme not in ("", "tcp", "tls"):
+        raise SettingError(f"{text!r} is no address of a remote shuffle service: it must look like host:port")
+    return join_host(host, int(port), scheme or ("tcp" if is_loopback(host) else "tls"))
+
+
+def own_protection(host: str, certificate: Certificate | None) -> Protection:
+    """The protection of a service at this address: its certificate, or one that is made, but on loopback none."""
+    if certificate is None and not is_loopback(host):
+        from penstock.connection.certificates import new_certificate
+
+        certificate = new_certificate("penstock")
+    return Protection(certificate)
+
+
+class PeerEnds(Protocol):
+    """The side that is connected to: makes the core of each connection."""
+
+    def entered(self, identity: str) -> PeerLogic:
+        """Somebody has proved to be this; PenstockError for one that is not let in."""
+
+
+class Entrance:
+    """A listening address and those who came in."""
+
+    def __init__(self, access: ServiceAccess, ends: PeerEnds) -> None:
+        secrets: Secrets = ServiceSecrets(access)
+        self._ends = ends
+        self._protection = access.protection
+        self._door: Door[Endpoint] = Door(Service.REMOTE, secrets, self._enter)
+        self._listener: Listener | None = None
+        self._connections: set[FrameConnection[Any]] = set()
+
+    async def open(self, address: str) -> str:
+        """Listen; the address with its port."""
+        _, _, place = address.partition("://")
+        transport = self._protection.transport()
+        self._listener = await transport.listen(f"{transport.scheme}://{place}", self._door.come)
+        return self._listener.address
+
+    def close(self) -> None:
+        """Let nobody in, and close all connections; idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+        self._door.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _enter(self, endpoint: Endpoint, identity: str) -> None:
+        logic = self._ends.entered(identity)
+        self._connections.add(FrameConnection(endpoint, logic, self._closed))
+
+    def _closed(self, connection: FrameConnection[Any], error: BaseException | None) -> None:
+        self._connections.discard(connection)
+
+
+class Way:
+    """The way to one manager or worker."""
+
+    def __init__(self, address: str, own: Credentials, protection: Protection) -> None:
+        settings = OpeningSettings(connect_timeout=_CONNECT_SECONDS, pauses=_PAUSES)
+        self.address = address
+        self._opener = Opener(protection.towards(address), Service.REMOTE, own, settings)
+
+    async def connect(self, logic: PeerLogic) -> FrameConnection[Any]:
+        """Connect; raises EnvironmentLostError where nobody is there, AuthenticationError."""
+        endpoint = await self._opener.open(self.address)
+        return FrameConnection(endpoint, logic, lambda _, __: None)
+
+
+def asked(logic: PeerLogic, request: Request[Any]) -> asyncio.Future[Any]:
+    """The answer to come."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def answered(answer: Any) -> None:
+        if future.done():
+            return
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    logic.ask(request, answered)
+    return future

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's side of a connection that pushes: promises, blocks, acknowledgements, commits."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+from penstock.errors import IncompleteDataError, ProtocolError
+from penstock.link.wire import Done
+from penstock.remote import messages as ask
+from penstock.remote.blocks import BLOCK_BYTES, HEAD, BlockHead, charge, is_whole, read_head
+from penstock.remote.holdings import WorkerHoldings
+from penstock.remote.merged import BlockFate, MergedDataset, Spot
+from penstock.remote.store import WriteJob
+from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, plain_memory
+
+TAKEN = 0
+FATES = {
+    BlockFate.STORE: TAKEN,
+    BlockFate.REPEAT: 1,
+    BlockFate.GAP: 2,
+    BlockFate.STALE: 3,
+    BlockFate.FULL: 4,
+}
+DAMAGED = 5
+
+
+class PushSession:
+    """One connection's writers."""
+
+    logic: PeerLogic
+
+    def __init__(self, holdings: WorkerHoldings, application: str, number: int) -> None:
+        self._holdings = holdings
+        self._application = application
+        self._number = number
+        self._writers: dict[int, MergedDataset] = {}
+        self._acks: list[bytes] = []
+        self._is_open = True
+        self._arriving = 0
+        """The memory of the block that is being received."""
+
+    def open(self, asked: ask.EnterWriter) -> ask.Opened:
+        """A writer pushes from now on."""
+        dataset = self._holdings.dataset(self._application, str(asked.partition.dataset))
+        dataset.enter(asked.writer, str(asked.partition), dict(PAIR.iter_unpack(asked.begins)))
+        self._writers[asked.writer] = dataset
+        return ask.Opened(0)
+
+    def commit(self, asked: ask.CommitPushed) -> asyncio.Future[Any]:
+        """A writer has pushed all."""
+        dataset = self._holdings.dataset(self._application, str(asked.partition.dataset))
+        sums = {file: (rows, nbytes, checksum) for file, rows, nbytes, checksum in SUM.iter_unpack(asked.sums)}
+        paths = dataset.commit(asked.writer, str(asked.partition), sums, dict(PAIR.iter_unpack(asked.ends)))
+        return asyncio.ensure_future(self._settled(paths))
+
+    def want(self, body: memoryview) -> None:
+        """Blocks wait for memory."""
+        for (length,) in struct.iter_unpack("<I", body):
+            if not 0 < length <= BLOCK_BYTES:
+                raise ProtocolError(f"a block of {length} bytes is announced: {BLOCK_BYTES} is the limit")
+            self._holdings.credit.want(self._number, charge(length))
+        self._holdings.promise()
+
+    def allocate(self, kind: int, length: int) -> memoryview:
+        """Memory for a frame: a block only within what was promised."""
+        if kind != BulkFrame.PUSH:
+            return plain_memory(kind, length)
+        nbytes = charge(length - HEAD.size)
+        self._holdings.credit.arrived(self._number, nbytes)
+        self._arriving = nbytes
+        return plain_memory(kind, length)
+
+    def push(self, data: memoryview) -> None:
+        """A block has come."""
+        nbytes, self._arriving = self._arriving, 0
+        self._holdings.figures.pushed += len(data)
+        try:
+            head = read_head(data)
+            dataset = self._writers[head.writer]
+        except (IncompleteDataError, KeyError) as error:
+            self._holdings.stored(self._number, nbytes)
+            raise ProtocolError(
+                f"a block whose head was damaged, or that is nobody's here, has come: {error}"
+            ) from error
+        if not is_whole(head, data[HEAD.size :]):
+            self._refuse(head, DAMAGED, len(data), nbytes)
+            return
+        verdict, spot = dataset.offer(head)
+        if spot is None:
+            self._refuse(head, FATES[verdict], len(data), nbytes)
+            return
+
+        def done(error: Exception | None) -> None:
+            self._written(dataset, head, spot, nbytes, error)
+
+        self._holdings.store.write(WriteJob(spot, data, done))
+
+    def close(self) -> None:
+        """The connection is over; what was sent is stored all the same."""
+        self._is_open = False
+        if self._arriving:
+            self._holdings.stored(self._number, self._arriving)
+        self._holdings.leave(self._number)
+
+    def _written(
+        self, dataset: MergedDataset, head: BlockHead, spot: Spot, nbytes: int, error: Exception | None
+    ) -> None:
+        if error is None:
+            dataset.stored(head, spot)
+        else:
+            dataset.failed(head)
+        self._acknowledge(head, TAKEN if error is None else FATES[BlockFate.FULL])
+        self._holdings.stored(self._number, nbytes)
+
+    def _refuse(self, head: BlockHead, verdict: int, size: int, nbytes: int) -> None:
+        self._holdings.figures.dropped += size
+        self._acknowledge(head, verdict)
+        self._holdings.stored(self._number, nbytes)
+
+    def _acknowledge(self, head: BlockHead, verdict: int) -> None:
+        if not self._is_open:
+            return
+        if not self._acks:
+            asyncio.get_running_loop().call_soon(self._send_acks)
+        self._acks.append(ACK.pack(head.writer, head.file, head.number, verdict))
+
+    def _send_acks(self) -> None:
+        acks, self._acks = self._acks, []
+        self.logic.send_bulk(BulkFrame.ACK, b"".join(acks))
+
+    async def _settled(self, paths: list[int]) -> Done:
+        await self._holdings.store.settle(paths)
+        return Done()

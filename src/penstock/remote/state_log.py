@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager's log on disk: records one after the other, and a new log of few records when it has grown.
+
+    record = length u32 | xxh3_64 u64 | MessagePack list
+
+Rules: a record that was not written to its end, by a kill, is cut off when the log is read; one that is damaged with
+others after it is an error, because what follows can't be trusted. A new log is written beside the old one and takes
+its name. Without `fsync` the log survives the manager, not a loss of power.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import xxhash
+
+from penstock.errors import StorageError
+from penstock.machine.durable import sync_folder
+
+_HEAD = struct.Struct("<IQ")
+_NAME = "manager.log"
+_SHRINK_FROM = 4 << 20
+"""Bytes of a log that is not made anew, however few of its records still matter."""
+
+
+class StateLog:
+    """The log in one folder, of one manager."""
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        self._path = folder / _NAME
+        self._fsync = fsync
+        self._size = self._kept = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise StorageError(
+                f"another manager that lives keeps its state in {folder}: name another --dir"
+            ) from error
+        except OSError as error:
+            raise self._failure(error) from error
+
+    @property
+    def has_grown(self) -> bool:
+        """True if it is worth a new one."""
+        return self._size > max(_SHRINK_FROM, 2 * self._kept)
+
+    def read(self) -> list[tuple[Any, ...]]:
+        """All records, as they were written; what a kill has cut is cut off. StorageError for damage."""
+        data = memoryview(self._path.read_bytes())
+        found, begin = [], 0
+        while len(data) - begin >= _HEAD.size:
+            length, checksum = _HEAD.unpack_from(data, begin)
+            body = data[begin + _HEAD.size : begin + _HEAD.size + length]
+            if len(body) < length:
+                break
+            if xxhash.xxh3_64_intdigest(body) != checksum:
+                if begin + _HEAD.size + length == len(data):
+                    break
+                raise StorageError(
+                    f"{self._path} is damaged at byte {begin}: move it away, and the manager begins with nothing"
+                )
+            found.append(tuple(msgpack.unpackb(body, raw=False, use_list=True)))
+            begin += _HEAD.size + length
+        os.ftruncate(self._file, begin)
+        os.lseek(self._file, begin, os.SEEK_SET)
+        self._size = self._kept = begin
+        return found
+
+    def append(self, records: Iterable[tuple[object, ...]]) -> None:
+        """Write records; StorageError where they can't be kept, and then nobody must act on them."""
+        data = b"".join(map(_packed, records))
+        try:
+            _write(self._file, data, self._size)
+            if self._fsync:
+                os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, self._size)
+            raise self._failure(error) from error
+        self._size += len(data)
+
+    def replace(self, records: Iterable[tuple[object, ...]]) -> None:
+        """Begin a new log with these records, and no others."""
+        data = b"".join(map(_packed, records))
+        fresh = self._path.with_suffix(".new")
+        try:
+            file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            _write(file, data, 0)
+            os.fsync(file)
+            fresh.rename(self._path)
+            sync_folder(self._path.parent)
+        except OSError as error:
+            raise self._failure(error) from error
+        os.close(self._file)
+        self._file = file
+        self._size = self._kept = len(data)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            os.close(self._lock)
+            self._file = -1
+
+    def _failure(self, error: OSError) -> StorageError:
+        return StorageError(f"the manager can't keep its state in {self._path}: {error}. Free space there")
+
+
+def _packed(record: tuple[object, ...]) -> bytes:
+    body: bytes = msgpack.packb(record, use_bin_type=True)
+    return _HEAD.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
+
+
+def _write(file: int, data: bytes, offset: int) -> None:
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(file, left, offset)
+        left, offset = left[written:], offset + written

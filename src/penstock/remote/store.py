@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's files: written and read by threads, so that a slow disk holds up nobody else.
+
+Rules:
+
+- A file has a number, and lies in the directory that the number falls to. Names say nothing of whose rows they hold.
+- Blocks that wait are written in one turn. The worker hears in its loop what became of them.
+- A directory with less than `reserve` bytes free takes nothing more; so does one whose disk fails. It is looked at
+  before each turn.
+- The directories are one worker's: it holds a lock in each, and what another one left there goes when it starts.
+- With `fsync` a commit waits until the writer's files are on the disk. Without, they survive the worker, not a loss
+  of power: then they are made again, and readers find what is torn by its checksums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from penstock.errors import NoStorageError, PartitionReleasedError, StorageError
+from penstock.remote.merged import Spot
+
+_OPEN_FILES = 256
+_SUFFIX = ".merged"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The folders of files, the bytes that stay free on each disk, and whether a commit waits for the disk."""
+
+    directories: tuple[Path, ...]
+    reserve: int = 1 << 30
+    fsync: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """A block to be written, and what to do then: with None, or with the error."""
+
+    spot: Spot
+    data: memoryview
+    done: Callable[[OSError | StorageError | None], None]
+
+
+class MergedFiles:
+    """The files of one worker."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._writer = ThreadPoolExecutor(1, "remote-write")
+        self._reader = ThreadPoolExecutor(2, "remote-read")
+        self._waiting: list[WriteJob] = []
+        self._is_writing = False
+        self._files: OrderedDict[int, int] = OrderedDict()
+        self._guard = Lock()
+        self._broken: dict[Path, str] = {}
+        self.written = 0
+        """Bytes."""
+        self._locks = [_owned(directory) for directory in options.directories]
+
+    @property
+    def free(self) -> int:
+        """Bytes that are free beyond the reserve, on all disks that work."""
+        return sum(max(0, self._free(each)) for each in self._options.directories if each not in self._broken)
+
+    def write(self, job: WriteJob) -> None:
+        """Write a block, in its turn."""
+        self._waiting.append(job)
+        if not self._is_writing:
+            self._is_writing = True
+            self._turn()
+
+    async def read(self, spots: Sequence[Spot]) -> bytearray:
+        """The bytes of neighbouring blocks. PartitionReleasedError where the file is gone, OSError."""
+        return await self._loop.run_in_executor(self._reader, self._read, spots)
+
+    async def settle(self, paths: Iterable[int]) -> None:
+        """Wait until these files are on the disk, where that is wanted. StorageError."""
+        if self._options.fsync:
+            await self._loop.run_in_executor(self._writer, self._sync, list(paths))
+
+    def remove(self, paths: Iterable[int]) -> None:
+        """Remove files, in a thread."""
+        self._writer.submit(self._remove, list(paths))
+
+    def close(self) -> None:
+        """Remove all files, and let the directories go."""
+        self._writer.shutdown()
+        self._reader.shutdown()
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+        for directory, lock in zip(self._options.directories, self._locks, strict=True):
+            _sweep(directory)
+            os.close(lock)
+
+    def _turn(self) -> None:
+        jobs, self._waiting = self._waiting, []
+        self._loop.run_in_executor(self._writer, self._write, jobs).add_done_callback(self._told)
+
+    def _told(self, done: asyncio.Future[list[tuple[WriteJob, OSError | StorageError | None]]]) -> None:
+        for job, error in done.result():
+            if error is None:
+                self.written += len(job.data)
+            job.done(error)
+        if self._waiting:
+            self._turn()
+        else:
+            self._is_writing = False
+
+    # --- in threads
+
+    def _write(self, jobs: Sequence[WriteJob]) -> list[tuple[WriteJob, OSError | StorageError | None]]:
+        found: list[tuple[WriteJob, OSError | StorageError | None]] = []
+        room = {each: self._free(each) for each in self._options.directories}
+        for job in jobs:
+            directory = self._directory(job.spot.path)
+            room[directory] -= len(job.data)
+            try:
+                if directory in self._broken or room[directory] < 0:
+                    why = self._broken.get(directory, f"fewer than {self._options.reserve} bytes are free")
+                    raise StorageError(f"{directory} takes no more: {why}")
+                self._pwrite(job.spot, job.data)
+                found.append((job, None))
+            except (OSError, StorageError) as error:
+                found.append((job, error))
+        return found
+
+    def _pwrite(self, spot: Spot, data: memoryview) -> None:
+        file = self._file(spot.path)
+        offset, left = spot.offset, data
+        while left:
+            written = os.pwrite(file, left, offset)
+            left, offset = left[written:], offset + written
+
+    def _read(self, spots: Sequence[Spot]) -> bytearray:
+        first, last = spots[0], spots[-1]
+        data = bytearray(last.offset + last.size - first.offset)
+        view, offset = memoryview(data), first.offset
+        try:
+            file = self._file(first.path, is_there=True)
+            while view:
+                count = os.preadv(file, [view], offset)
+                if not count:
+                    break  # the reader finds that bytes are missing
+                view, offset = view[count:], offset + count
+        except FileNotFoundError as error:
+            raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
+        return data
+
+    def _sync(self, paths: Sequence[int]) -> None:
+        try:
+            for path in paths:
+                os.fsync(self._file(path, is_there=True))
+        except FileNotFoundError:
+            return  # released meanwhile
+        except OSError as error:
+            raise StorageError(f"{self._directory(paths[0])} can't be written: {error}") from error
+
+    def _remove(self, paths: Sequence[int]) -> None:
+        with self._guard:
+            files = [file for path in paths if (file := self._files.pop(path, None)) is not None]
+        for file in files:
+            os.close(file)
+        for path in paths:
+            self._path(path).unlink(missing_ok=True)
+
+    def _file(self, path: int, *, is_there: bool = False) -> int:
+        with self._guard:
+            file = self._files.get(path)
+            if file is not None:
+                self._files.move_to_end(path)
+                return file
+            flags = os.O_RDWR | os.O_CLOEXEC | (0 if is_there else os.O_CREAT)
+            file = self._files[path] = os.open(self._path(path), flags, 0o600)
+            if len(self._files) > _OPEN_FILES:
+                _, oldest = self._files.popitem(last=False)
+                os.close(oldest)
+            return file
+
+    def _directory(self, path: int) -> Path:
+        return self._options.directories[path % len(self._options.directories)]
+
+    def _path(self, path: int) -> Path:
+        return self._directory(path) / f"{path}{_SUFFIX}"
+
+    def _free(self, directory: Path) -> int:
+        try:
+            system = os.statvfs(directory)
+        except OSError as error:
+            self._broken[directory] = str(error)
+            return 0
+        return system.f_bavail * system.f_frsize - self._options.reserve
+
+
+def _owned(directory: Path) -> int:
+    """Take a directory: its lock. NoStorageError where it can't be had."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise NoStorageError(f"another worker that lives has its files in {directory}: name another --dir") from error
+    except OSError as error:
+        raise NoStorageError(f"a worker can't have its files in {directory}: {error}") from error
+    _sweep(directory)
+    return lock
+
+
+def _sweep(directory: Path) -> None:
+    for path in directory.glob(f"*{_SUFFIX}"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frames of the remote service, and the core of each of its connections, on either side. Sans-I/O.
+
+Calls and replies are those of the control plane (`link.frames`). Beside them:
+
+| frame | from | body |
+|---|---|---|
+| WANT | writer | u32 of each block that waits: its bytes |
+| PROMISE | worker | u32: so many of these may be sent, in order |
+| PUSH | writer | a block (`blocks`) |
+| ACK | worker | `ACK` of each block: what became of it |
+| DATA | worker | stream u32, u32, and blocks |
+| CREDIT | reader | stream u32, u32: so many more bytes may be sent |
+| LEAVE | reader | stream u32: no more of it |
+| BROKEN | worker | stream u32, and why it can't go on |
+
+PUSH and DATA are received straight into memory of their own, which is asked for when their length is known.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+from penstock.connection.frames import FRAME_LIMIT, HEADER, OutgoingFrame, frame
+from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError
+from penstock.link.control import error_message, raise_for_error
+from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
+from penstock.link.rpc import OpenCalls
+from penstock.link.wire import Plain, from_wire, to_wire
+from penstock.shuffle.requests import Request
+
+SCRATCH: Final = 64 << 10
+ACK: Final = struct.Struct("<QIIB3x")
+"""Writer, file, number, what became of it."""
+PAIR: Final = struct.Struct("<II")
+SUM: Final = struct.Struct("<IQQQ")
+"""File, rows, bytes, checksum."""
+READ_SUM: Final = struct.Struct("<QIQQQ")
+"""Writer, file, rows, bytes, checksum."""
+
+
+class BulkFrame(IntEnum):
+    """The frames that are no calls."""
+
+    WANT = 64
+    PROMISE = 65
+    PUSH = 66
+    ACK = 67
+    DATA = 68
+    CREDIT = 69
+    LEAVE = 70
+    BROKEN = 71
+
+
+OWN_MEMORY = (BulkFrame.PUSH, BulkFrame.DATA)
+Allocate = Callable[[int, int], memoryview]
+"""Memory for the body of a frame of this type and length; raises ProtocolError for one that must not come."""
+
+
+def plain_memory(_: int, length: int) -> memoryview:
+    """Memory for any frame."""
+    return memoryview(bytearray(length))
+
+
+class BulkReader:
+    """A `Decoder`: cuts a byte stream into frames. Views of small ones are good until the next target."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self._scratch = memoryview(bytearray(SCRATCH))
+        self._start = self._end = 0
+        self._kind = 0
+        self._body: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """True if the stream may end here."""
+        return self._body is None and self._start == self._end
+
+    def next_target(self) -> memoryview:
+        """The place for the next bytes."""
+        if self._body is not None:
+            return self._body[self._filled :]
+        if self._start:
+            kept = self._end - self._start
+            self._scratch[:kept] = self._scratch[self._start : self._end]
+            self._start, self._end = 0, kept
+        return self._scratch[self._end :]
+
+    def received(self, count: int) -> None:
+        """So many bytes of the last target were filled."""
+        if self._body is not None:
+            self._filled += count
+        else:
+            self._end += count
+
+    def next_message(self) -> tuple[int, memoryview] | None:
+        """The next whole frame, if it is there."""
+        if self._body is None and not self._begin():
+            return None
+        if self._body is not None:
+            if self._filled < len(self._body):
+                return None
+            body, self._body = self._body, None
+            return self._kind, body
+        length, kind, _ = HEADER.unpack_from(self._scratch, self._start)
+        begin, self._start = self._start + HEADER.size, self._start + length
+        return kind, self._scratch[begin : self._start]
+
+    def _begin(self) -> bool:
+        """Look at the next head; False if there is no frame to be given yet."""
+        there = self._end - self._start
+        if there < HEADER.size:
+            return False
+        length, kind, flags = HEADER.unpack_from(self._scratch, self._start)
+        if not HEADER.size <= length <= FRAME_LIMIT or flags:
+            raise ProtocolError(f"a frame of {length} bytes with the flags {flags:#06x} has come")
+        if kind not in OWN_MEMORY and length <= SCRATCH:
+            return bool(there >= length)
+        body = self._allocate(kind, length - HEADER.size)
+        begin = self._start + HEADER.size
+        self._filled = min(there - HEADER.size, len(body))
+        body[: self._filled] = self._scratch[begin : begin + self._filled]
+        self._start = begin + self._filled
+        self._kind, self._body = kind, body
+        return True
+
+
+Serve = Callable[[Any], Any]
+"""Answers a request: with the answer, or, if that comes later, with something that has `add_done_callback`."""
+
+
+class PeerLogic:
+    """One end of a connection: calls in both directions, and the frames between."""
+
+    def __init__(
+        self,
+        serves: Mapping[type[Request[Any]], Serve],
+        bulk: Mapping[int, Callable[[memoryview], None]],
+        lost: Callable[[BaseException | None], None],
+        allocate: Allocate = plain_memory,
+    ) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self.decoder = BulkReader(allocate)
+        self._serves = {kind.METHOD: (kind, serve) for kind, serve in serves.items()}
+        self._bulk = bulk
+        self._lost = lost
+        self._calls = OpenCalls()
+        self._waiting: dict[int, Callable[[BaseException], None]] = {}
+        self._out: deque[OutgoingFrame] = deque()
+        self._is_over = False
+
+    def ask(self, request: Request[Any], answered: Callable[[Any], None]) -> None:
+        """Ask; `answered` gets the answer, or the error in its place, also when the connection breaks."""
+        number = 0
+
+        def came(answer: Plain) -> None:
+            self._waiting.pop(number, None)
+            try:
+                found = from_wire(request.ANSWER, raise_for_error(answer))
+            except PenstockError as error:
+                found = error
+            answered(found)
+
+        number, data = self._calls.ask(request, came)
+        self._waiting[number] = answered
+        self.send(data)
+
+    def send(self, data: bytes) -> None:
+        """Send a whole frame after the others."""
+        self.send_frame(OutgoingFrame((data,), len(data)))
+
+    def send_bulk(self, kind: BulkFrame, body: bytes) -> None:
+        """Send a frame of this type."""
+        self.send(frame(kind, body))
+
+    def send_parts(self, kind: BulkFrame, parts: tuple[bytes | memoryview, ...], done: Callable[[], None]) -> None:
+        """Send a frame whose body is in parts, which are not copied."""
+        size = HEADER.size + sum(map(len, parts))
+        self.send_frame(OutgoingFrame((HEADER.pack(size, kind, 0), *parts), size, done))
+
+    def send_frame(self, outgoing: OutgoingFrame) -> None:
+        """Send this frame after the others; one for a connection that is over is given back at once."""
+        if self._is_over:
+            if outgoing.recycle is not None:
+                outgoing.recycle()
+            return
+        self._out.append(outgoing)
+        self.wake()
+
+    # --- for the shell
+
+    def receive(self, message: tuple[int, memoryview]) -> None:
+        """A frame has come."""
+        kind, body = message
+        try:
+            if kind == LinkFrameType.CALL:
+                self._serve(body)
+            elif kind == LinkFrameType.REPLY:
+                self._calls.answer(body)
+            elif kind in self._bulk:
+                self._bulk[kind](body)
+            else:
+                raise ProtocolError(f"a frame of type {kind} is not expected here")
+        except FRAME_ERRORS as error:
+            raise ProtocolError(f"a frame of type {kind} could not be read: {error!r}") from error
+
+    def next_frame(self) -> OutgoingFrame | None:
+        """The next frame to send."""
+        return self._out.popleft() if self._out else None
+
+    def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
+        """Nothing: who asked asks again elsewhere."""
+        return None
+
+    def connection_lost(self, error: BaseException | None = None) -> None:
+        """Nothing more comes or goes: whoever waits for an answer is told."""
+        self._is_over = True
+        out, self._out = self._out, deque()
+        for each in out:
+            if each.recycle is not None:
+                each.recycle()
+        waiting, self._waiting = self._waiting, {}
+        broken = EnvironmentLostError(str(error) if error is not None else "the connection was closed")
+        for answered in waiting.values():
+            answered(broken)
+        self._lost(error)
+
+    def _serve(self, body: memoryview) -> None:
+        number, method, message, _ = read_call(body)
+        try:
+            kind, serve = self._serves[method]
+        except KeyError:
+            raise ProtocolError(f"nobody here answers {method!r:.50}") from None
+        try:
+            answer = serve(from_wire(kind, message))
+        except ProtocolError:
+            raise
+        except PenstockError as error:
+            self.send(reply_frame(number, error_message(error)))
+            return
+        if hasattr(answer, "add_done_callback"):
+            answer.add_done_callback(lambda done: self._reply_later(number, done))
+        else:
+            self.send(reply_frame(number, to_wire(answer)))
+
+    def _reply_later(self, number: int, done: Any) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        self.send(reply_frame(number, error_message(error) if error is not None else to_wire(done.result())))

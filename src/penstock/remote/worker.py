@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker: takes blocks that are pushed, keeps them merged by consumer, and gives them to readers.
+
+Rules: the cores decide (`merged`, `push_credit`), files are written and read in threads (`store`). A block is checked
+when it comes; one that was damaged on its way is asked for again. With each beat the worker hears what the manager
+does not know any more, and drops it. A worker whom the manager has given up drops all it has, and begins anew under
+another name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import PenstockError, StaleError
+from penstock.observe.samples import Sample
+from penstock.remote import messages as ask
+from penstock.remote.holdings import WorkerHoldings
+from penstock.remote.peers import Entrance, ServiceAccess, Way, application_of, asked
+from penstock.remote.pushed import PushSession
+from penstock.remote.store import MergedFiles, StoreOptions
+from penstock.remote.streams import ReadSession
+from penstock.remote.wire import BulkFrame, PeerLogic, Serve
+from penstock.shuffle.metrics import Metric, MetricKind
+from penstock.shuffle.requests import Request
+
+_LOG = logging.getLogger("penstock.remote.worker")
+_BEAT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The options of a worker: its address, its manager, its memory in bytes, how others reach it."""
+
+    listen: str
+    manager: str
+    memory: int = 512 << 20
+    advertised: str = ""
+
+
+class RemoteWorker:
+    """One worker process."""
+
+    def __init__(self, options: WorkerOptions, store: StoreOptions, access: ServiceAccess) -> None:
+        self._options = options
+        self._access = access
+        self.name = ""
+        self.address = ""
+        self.holdings = WorkerHoldings(MergedFiles(store), options.memory)
+        self.is_leaving = False
+        self._numbers = itertools.count()
+        self._entrance = Entrance(access, self)
+
+    async def open(self) -> str:
+        """Listen; the address with its port."""
+        address = await self._entrance.open(self._options.listen)
+        self.address = self._options.advertised or address
+        return self.address
+
+    def leave(self) -> None:
+        """Take no new files, and end when nothing here is needed any more."""
+        self.is_leaving = True
+
+    async def run(self) -> None:
+        """Serve until it may leave, or is cancelled."""
+        try:
+            while True:
+                self.name = f"{secrets.token_hex(6)}"
+                if await self._serve_manager():
+                    return
+                _LOG.error("the manager has given this worker up: it drops all it has, and begins anew")
+                self.holdings.forget_all()
+        finally:
+            self._entrance.close()
+            self.holdings.store.close()
+
+    def entered(self, identity: str) -> PeerLogic:
+        """A task has come in."""
+        application = application_of(identity)
+        number = next(self._numbers)
+        pushes = PushSession(self.holdings, application, number)
+        reads = ReadSession(self.holdings, application)
+        serves: dict[type[Request[Any]], Serve] = {
+            ask.EnterWriter: pushes.open,
+            ask.CommitPushed: pushes.commit,
+            ask.OpenReader: reads.open,
+        }
+        bulk: dict[int, Callable[[memoryview], None]] = {
+            BulkFrame.WANT: pushes.want,
+            BulkFrame.PUSH: pushes.push,
+            BulkFrame.CREDIT: reads.credit,
+            BulkFrame.LEAVE: reads.leave,
+        }
+
+        def lost(_: BaseException | None) -> None:
+            pushes.close()
+            reads.close()
+
+        logic = PeerLogic(serves, bulk, lost, pushes.allocate)
+        pushes.logic = reads.logic = logic
+        self.holdings.enter(number, logic)
+        return logic
+
+    async def _serve_manager(self) -> bool:
+        """Beat until this worker may leave (True), or was given up (False)."""
+        way = Way(self._options.manager, self._access.worker(self.name), self._access.protection)
+        while True:
+            gone = asyncio.Event()
+            logic = PeerLogic({}, {}, lambda _, gone=gone: gone.set())  # type: ignore[misc]
+            try:
+                connection = await way.connect(logic)
+            except PenstockError as error:
+                _LOG.warning("the manager can't be reached: %s", error)
+                await asyncio.sleep(_BEAT_SECONDS)
+                continue
+            try:
+                await asked(logic, ask.Enroll(self.name, self.address))
+                while not await self._beat(logic):
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_BEAT_SECONDS):
+                            await gone.wait()
+                return True
+            except StaleError:
+                return False
+            except PenstockError as error:
+                _LOG.warning("the manager has gone: %s", error)
+                await asyncio.sleep(_BEAT_SECONDS / 4)
+            finally:
+                connection.close()
+
+    async def _beat(self, logic: PeerLogic) -> bool:
+        holdings = self.holdings
+        held = tuple((*key, tuple(dataset.writers)) for key, dataset in holdings.datasets.items())
+        load = holdings.credit.used / holdings.credit.marks.cap
+        orders: ask.Orders = await asked(logic, ask.Beat(holdings.store.free, load, self.is_leaving, held))
+        for application, name, writers in orders.drops:
+            holdings.drop(application, name, writers)
+        for application, name in orders.forget:
+            holdings.forget(application, name)
+        return orders.may_leave
+
+
+_COUNTERS = {
+    "pushed_bytes": "Bytes of blocks that tasks have pushed.",
+    "read_bytes": "Bytes of blocks that were read for tasks.",
+    "dropped_bytes": "Bytes that were pushed and not stored: repeats, stale or damaged ones, those of full disks.",
+    "written_bytes": "Bytes of blocks that were written to disks.",
+    "memory_over_high_mark": "Times that the memory for pushes went above its high mark.",
+}
+_GAUGES = {
+    "memory_bytes": "Memory that is promised or held, for pushes and for readers.",
+    "memory_is_over": "1 from the high mark on until below the low one: nothing more is promised.",
+    "free_bytes": "Bytes that are free on its disks beyond the reserve.",
+}
+
+
+def worker_samples(holdings: WorkerHoldings) -> Iterator[Sample]:
+    """The figures of a worker."""
+    figures, credit = holdings.figures, holdings.credit
+    values = {
+        "pushed_bytes": figures.pushed,
+        "read_bytes": figures.read,
+        "dropped_bytes": figures.dropped,
+        "written_bytes": holdings.store.written,
+        "memory_over_high_mark": figures.over,
+        "memory_bytes": credit.used + holdings.reading.used,
+        "memory_is_over": int(credit.is_over),
+        "free_bytes": holdings.store.free,
+    }
+    for name, text in _COUNTERS.items():
+        metric = Metric(f"penstock_remote_worker_{name}_total", MetricKind.COUNTER, text, ())
+        yield Sample(metric, (), values[name])
+    for name, text in _GAUGES.items():
+        metric = Metric(f"penstock_remote_worker_{name}", MetricKind.GAUGE, text, ())
+        yield Sample(metric, (), values[name])

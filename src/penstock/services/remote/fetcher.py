@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetches the blocks of a gate's channels: asks the manager where they are, and the workers for them, within credit.
+
+Rules:
+
+- All of it runs in the loop thread; what comes goes into a queue that the task's thread empties, and each block's
+  bytes are credit again when the task has taken it. So a gate holds at most its window, whatever the number of
+  workers.
+- Channels that read the same range of the same dataset are one group: a worker's merged files are read once for all
+  of its producers.
+- A connection that breaks, and a stream with a damaged block, are begun again; channels drop what they have already.
+  A second damage at the same worker is one of its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import struct
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from penstock.errors import (
+    AuthenticationError,
+    ControlError,
+    EnvironmentLostError,
+    IncompleteDataError,
+    PartitionError,
+    PartitionLostError,
+    PartitionNotProducedError,
+    PartitionReleasedError,
+    PenstockError,
+    ProducerFailedError,
+    StorageError,
+)
+from penstock.link.control import carried_error, unpack
+from penstock.remote import messages as ask
+from penstock.remote.blocks import HEAD, LEAST_CREDIT, BlockHead, read_blocks
+from penstock.remote.partition_states import RemoteState
+from penstock.remote.peers import Way, asked
+from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
+from penstock.services.remote.lines import ManagerLine
+from penstock.shuffle import EndOfPartition, PartitionId
+
+_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.25)
+_PAUSE_SECONDS = 0.1
+_DAMAGES = 2
+
+
+class FetchedBlock(NamedTuple):
+    """A block of a channel that has come, and the stream whose credit it takes."""
+
+    channel: int
+    head: BlockHead
+    data: memoryview
+    taken: Callable[[], None]
+
+
+class FetchedEnd(NamedTuple):
+    """A channel has come to its end: its sums as they were written, and the workers that had it."""
+
+    channel: int
+    sums: tuple[EndOfPartition, ...]
+    where: str
+
+
+E = TypeVar("E", bound=PenstockError)
+
+Fetched = FetchedBlock | FetchedEnd | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class WantedChannel:
+    """A channel: its partition, and the files that it reads."""
+
+    number: int
+    partition: PartitionId
+    files: range
+
+
+@dataclass(eq=False)
+class _Source:
+    """One stream of a group: files at one worker."""
+
+    name: str
+    address: str
+    files: list[int]
+    writers: dict[int, int]
+    """The channel of each writer."""
+    dataset: str
+    sums: dict[int, list[EndOfPartition]] = field(default_factory=dict)
+    damages: int = 0
+
+
+class Fetcher:
+    """One gate's."""
+
+    def __init__(self, line: ManagerLine, fetched: deque[Fetched], wake: Callable[[], None]) -> None:
+        self._line = line
+        self._settings = line.access.settings
+        self._fetched = fetched
+        self._wake = wake
+        self._waiting: dict[int, WantedChannel] = {}
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._left: dict[int, set[_Source]] = {}
+        """By channel: the sources that it waits for."""
+        self._ends: dict[int, list[EndOfPartition]] = {}
+        self._where: dict[int, list[str]] = defaultdict(list)
+        self._began: dict[int, float] = {}
+
+    def want(self, channels: Iterable[WantedChannel]) -> None:
+        """Fetch these, too."""
+        now = asyncio.get_running_loop().time()
+        for channel in channels:
+            self._waiting[channel.number] = channel
+            self._began[channel.number] = now
+        self._news.set()
+        if not self._tasks:
+            self._start(self._find)
+
+    def close(self) -> None:
+        """Fetch no more; idempotent."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, step: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        task = asyncio.ensure_future(self._guarded(step, *arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, step: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        try:
+            await step(*arguments)
+        except PenstockError as error:
+            self._give(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the task waiting
+            self._give(ControlError(f"rows could not be fetched: {error!r}"))
+
+    def _give(self, fetched: Fetched) -> None:
+        self._fetched.append(fetched)
+        self._wake()
+
+    # --- where they are
+
+    async def _find(self) -> None:
+        """Ask the manager for those that wait, again and again, until all are decided or late."""
+        turn = 0
+        while True:
+            if self._waiting:
+                await self._find_once()
+            self._news.clear()
+            pause = _AGAIN_SECONDS[min(turn, len(_AGAIN_SECONDS) - 1)] if self._waiting else None
+            turn += 1
+            try:
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+                turn = 0
+            except TimeoutError:
+                continue
+
+    async def _find_once(self) -> None:
+        channels = list(self._waiting.values())
+        partitions = list(dict.fromkeys(channel.partition for channel in channels))
+        found = await self._line.ask(ask.FindPartitions(tuple(partitions)))
+        stories = dict(zip(partitions, found.stories, strict=True))
+        groups: dict[tuple[str, range], list[WantedChannel]] = defaultdict(list)
+        now = asyncio.get_running_loop().time()
+        for channel in channels:
+            story = stories[channel.partition]
+            if story.state == RemoteState.COMPLETE:
+                del self._waiting[channel.number]
+                groups[str(channel.partition.dataset), channel.files].append(channel)
+            elif (error := self._unreadable(channel, story, now)) is not None:
+                del self._waiting[channel.number]
+                self._give(error)
+        for (dataset, files), members in groups.items():
+            self._read_group(found.located[dataset], files, members, stories)
+
+    def _unreadable(self, channel: WantedChannel, story: ask.PartitionStory, now: float) -> PartitionError | None:
+        late = self._settings.request_timeout
+        match story.state:
+            case RemoteState.FAILED:
+                return _told(channel, ProducerFailedError, f"has no rows: its producer failed: {story.cause}")
+            case RemoteState.RELEASED:
+                return _told(channel, PartitionReleasedError, "was released")
+            case RemoteState.LOST:
+                return _told(channel, PartitionLostError, f"is lost: {story.cause}")
+            case _ if now - self._began[channel.number] > late:
+                limit = f"{late:g} s (spark.penstock.remote.requestTimeout)"
+                return _told(channel, PartitionNotProducedError, f"was not produced within {limit}")
+            case _:
+                return None
+
+    def _read_group(
+        self,
+        located: ask.Located,
+        files: range,
+        members: list[WantedChannel],
+        stories: Mapping[PartitionId, ask.PartitionStory],
+    ) -> None:
+        """Begin a stream at each worker that has any of these files, and rows of any of these writers."""
+        files_at: dict[str, list[int]] = defaultdict(list)
+        for file in files:
+            for name in dict.fromkeys(located.places[file]):
+                files_at[name].append(file)
+        sources = []
+        for name, theirs in files_at.items():
+            writers = {
+                stories[each.partition].writer: each.number
+                for each in members
+                if name in stories[each.partition].workers
+            }
+            if writers:
+                address = located.addresses.get(name, "")
+                sources.append(_Source(name, address, theirs, writers, str(members[0].partition.dataset)))
+        for each in members:
+            self._left[each.number] = {source for source in sources if each.number in source.writers.values()}
+            self._ends[each.number] = []
+        credit = max(LEAST_CREDIT, self._settings.read_window // max(1, len(sources)))
+        for source in sources:
+            self._start(self._read, source, credit, {each.number: each for each in members})
+        for each in members:
+            self._end_if_all_came(each.number)
+
+    # --- what they have
+
+    async def _read(self, source: _Source, credit: int, members: Mapping[int, WantedChannel]) -> None:
+        """Read a source to its end, over as many connections as that takes."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.retry_timeout
+        blamed = members[next(iter(source.writers.values()))]
+        while True:
+            try:
+                stream = FetchStream(source.writers, self._give)
+                await stream.read(self._way(source, blamed), source, credit)
+                break
+            except (IncompleteDataError, PartitionReleasedError) as error:
+                await self._refuse_what_is_lost(members)
+                source.damages += 1
+                if source.damages < _DAMAGES:
+                    continue
+                if len(source.writers) > 1:
+                    self._split(source, credit, members)
+                    return
+                kind = IncompleteDataError if isinstance(error, IncompleteDataError) else PartitionLostError
+                raise _told(blamed, kind, f"can't be read at worker {source.address}: {error}") from error
+            except AuthenticationError:
+                raise
+            except (EnvironmentLostError, StorageError) as error:
+                cause = f"worker {source.name} at {source.address} can't be read: {error}"
+                await self._line.ask(ask.Suspect(source.name, cause))
+                await self._refuse_what_is_lost(members)
+                if loop.time() > end:
+                    raise _told(blamed, PartitionLostError, f"is lost: {cause}") from error
+                await asyncio.sleep(_PAUSE_SECONDS)
+        for channel in source.writers.values():
+            self._where[channel].append(source.address.removeprefix("tcp://"))
+            self._ends[channel] += stream.sums.get(channel, [])
+            self._left[channel].discard(source)
+            self._end_if_all_came(channel)
+
+    def _split(self, source: _Source, credit: int, members: Mapping[int, WantedChannel]) -> None:
+        """Read each producer's blocks by themselves, to learn whose are damaged."""
+        for writer, channel in source.writers.items():
+            single = _Source(source.name, source.address, source.files, {writer: channel}, source.dataset, damages=1)
+            self._left[channel].discard(source)
+            self._left[channel].add(single)
+            self._start(self._read, single, credit, members)
+
+    def _way(self, source: _Source, blamed: WantedChannel) -> Way:
+        if not source.address:
+            raise _told(blamed, PartitionLostError, f"is lost: worker {source.name} is gone")
+        return Way(source.address, self._line.access.own, self._line.access.protection)
+
+    async def _refuse_what_is_lost(self, members: Mapping[int, WantedChannel]) -> None:
+        """Raise the error that says why a partition of the group can't be read any more, if the manager knows."""
+        channels = list(members.values())
+        found = await self._line.ask(ask.FindPartitions(tuple(each.partition for each in channels)))
+        for channel, story in zip(channels, found.stories, strict=True):
+            if story.state != RemoteState.COMPLETE and (error := self._unreadable(channel, story, 0.0)) is not None:
+                raise error
+
+    def _end_if_all_came(self, channel: int) -> None:
+        if not self._left[channel]:
+            where = ", ".join(self._where[channel]) or "nowhere"
+            self._give(FetchedEnd(channel, tuple(self._ends[channel]), where))
+
+
+class FetchStream:
+    """One stream over one connection."""
+
+    def __init__(self, writers: Mapping[int, int], give: Callable[[Fetched], None]) -> None:
+        self.sums: dict[int, list[EndOfPartition]] = {}
+        self._writers = writers
+        self._give = give
+        self._left = 0
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._logic: PeerLogic | None = None
+
+    async def read(self, way: Way, source: _Source, credit: int) -> None:
+        """Read it to its end; raises IncompleteDataError, EnvironmentLostError, or what the worker says."""
+        bulk = {int(BulkFrame.DATA): self._came, int(BulkFrame.BROKEN): self._broken}
+        logic = self._logic = PeerLogic({}, bulk, self._lost, aligned_memory)
+        connection = await way.connect(logic)
+        try:
+            files = struct.pack(f"<{len(source.files)}I", *source.files)
+            wanted = ask.OpenReader(0, source.dataset, tuple(source.writers), files, credit)
+            reading = await asked(logic, wanted)
+            for writer, _, rows, nbytes, checksum in READ_SUM.iter_unpack(reading.sums):
+                self.sums.setdefault(self._writers[writer], []).append(EndOfPartition(rows, nbytes, checksum))
+            self._left += reading.size
+            if self._left:
+                await self._done
+        finally:
+            self._logic = None
+            connection.close()
+
+    def _came(self, body: memoryview) -> None:
+        """A run of blocks has come: it is theirs in full, or nobody gets any of it."""
+        data = body[PAIR.size :]
+        try:
+            blocks = list(read_blocks(data))
+        except IncompleteDataError as error:
+            self._fail(error)
+            return
+        for head, rows in blocks:
+            channel = self._writers.get(head.writer)
+            if channel is not None:
+                taken = functools.partial(self._credit, HEAD.size + len(rows))
+                self._give(FetchedBlock(channel, head, rows, taken))
+        self._left -= len(data)
+        if not self._left and not self._done.done():
+            self._done.set_result(None)
+
+    def _broken(self, body: memoryview) -> None:
+        self._fail(carried_error(unpack(body[4:])))
+
+    def _lost(self, error: BaseException | None) -> None:
+        self._fail(EnvironmentLostError(str(error or "the connection was closed")))
+
+    def _fail(self, error: PenstockError) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+            self._done.exception()  # looked at, though nobody may wait for it
+
+    def _credit(self, size: int) -> None:
+        """The task has taken a block. Any thread."""
+        self._loop.call_soon_threadsafe(self._more, size)
+
+    def _more(self, size: int) -> None:
+        if self._logic is not None:
+            self._logic.send_bulk(BulkFrame.CREDIT, PAIR.pack(0, size))
+
+
+def aligned_memory(_: int, length: int) -> memoryview:
+    """Memory in which batches may lie as they are."""
+    return memoryview(pa.allocate_buffer(length)).cast("B")
+
+
+def _told(channel: WantedChannel, kind: type[E], what: str) -> E:
+    error = kind(f"partition {channel.partition} {what}")
+    error.partition = channel.partition.to_wire()
+    return error

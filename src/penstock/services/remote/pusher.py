@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pushes one partition's blocks to the workers that have its files, commits there, and tells the manager.
+
+Rules: all of it runs in the loop thread. A worker that takes no more of a file, and one that can't be reached and has
+nothing of this writer yet, are replaced: the manager names another. If a worker goes that has blocks of this writer,
+the partition is lost, and its task fails: it is produced again. The first error stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.connection.frame_connection import FrameConnection
+from penstock.errors import (
+    AuthenticationError,
+    ControlError,
+    EnvironmentLostError,
+    PartitionLostError,
+    PenstockError,
+)
+from penstock.remote import messages as ask
+from penstock.remote.peers import Way, asked
+from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic
+from penstock.services.remote.lines import ManagerLine
+from penstock.services.remote.push_queue import PushedBlock, PushQueue
+from penstock.shuffle import PartitionId
+from penstock.shuffle.sums import Sums
+
+_PAUSE_SECONDS = 0.1
+
+
+class WorkerPush:
+    """The connection to one worker, made again where it breaks."""
+
+    def __init__(self, name: str, way: Way, window: int, entered: ask.EnterWriter) -> None:
+        self.name = name
+        self.queue = PushQueue(window)
+        self.sums: dict[int, Sums] = defaultdict(Sums)
+        """Of what is stored there, by file."""
+        self.ends: dict[int, int] = {}
+        self.failed: Callable[[PenstockError], None] = lambda _: None
+        self.stored: Callable[[WorkerPush, PushedBlock], None] = lambda _, __: None
+        self._way = way
+        self._entered = entered
+        self._begins: dict[int, int] = {}
+        self._connection: FrameConnection[Any] | None = None
+        self.logic: PeerLogic | None = None
+
+    @property
+    def has_blocks(self) -> bool:
+        """True if something of this writer is, or may be, there."""
+        return bool(self.ends)
+
+    async def connect(self) -> None:
+        """Connect, and say who pushes; raises EnvironmentLostError, StaleError."""
+        bulk = {BulkFrame.PROMISE: self._promised, BulkFrame.ACK: self._acknowledged}
+        logic = PeerLogic({}, {int(kind): each for kind, each in bulk.items()}, lambda _: self._lost(logic))
+        self._connection = await self._way.connect(logic)
+        await asked(logic, self._entering())
+        self.logic = logic
+        self.announce()
+
+    def take_over(self, file: int, number: int) -> None:
+        """A file goes on here, from this block on."""
+        self._begins[file] = number
+        if self.logic is not None:
+            self.logic.ask(self._entering(), _nothing)
+
+    def announce(self) -> None:
+        """Announce what the window has room for."""
+        if self.logic is not None and (blocks := self.queue.announce()):
+            lengths = struct.pack(f"<{len(blocks)}I", *(block.length for block in blocks))
+            self.logic.send_bulk(BulkFrame.WANT, lengths)
+
+    async def commit(self, partition: PartitionId, writer: int) -> None:
+        """Say that all is there; raises what the worker answers, EnvironmentLostError."""
+        assert self.logic is not None  # noqa: S101 - it has acknowledged all, or was connected again
+        sums = b"".join(SUM.pack(file, s.rows, s.nbytes, s.checksum) for file, s in self.sums.items())
+        ends = b"".join(PAIR.pack(file, end) for file, end in self.ends.items())
+        await asked(self.logic, ask.CommitPushed(partition, writer, sums, ends))
+
+    def close(self) -> None:
+        """Hang up; idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _entering(self) -> ask.EnterWriter:
+        begins = b"".join(PAIR.pack(file, number) for file, number in self._begins.items())
+        return dataclasses.replace(self._entered, begins=begins)
+
+    def _promised(self, body: memoryview) -> None:
+        for block in self.queue.promised(struct.unpack("<I", body)[0]):
+            assert self.logic is not None  # noqa: S101 - it is what this came over
+            self.logic.send_parts(BulkFrame.PUSH, (block.head, *block.parts), _nothing)
+
+    def _acknowledged(self, body: memoryview) -> None:
+        try:
+            for _, file, number, verdict in ACK.iter_unpack(body):
+                block = self.queue.acknowledged(file, number, verdict)
+                if block is not None:
+                    self.sums[file].add(*block.sums)
+                    self.ends[file] = max(self.ends.get(file, 0), number + 1)
+                    self.stored(self, block)
+        except PenstockError as error:
+            self.failed(error)
+        self.announce()
+
+    def _lost(self, logic: PeerLogic) -> None:
+        if self.logic is logic:
+            self.logic = self._connection = None
+            self.queue.broken()
+
+
+class Pusher:
+    """One partition's."""
+
+    def __init__(self, line: ManagerLine, begun: ask.StartPartition, wake: Callable[[], None]) -> None:
+        self._line = line
+        self._begun = begun
+        self._wake = wake
+        self._workers: dict[str, WorkerPush] = {}
+        self._located = ask.Located({}, ())
+        self._keepers: list[asyncio.Task[None]] = []
+        self._moved = asyncio.Event()
+        self._is_over = False
+        self.error: PenstockError | None = None
+        self.stored = 0
+        """Bytes that workers have stored."""
+        self.is_finished = False
+
+    async def begin(self) -> None:
+        """Tell the manager, and learn where the files are."""
+        self._located = await self._line.ask(self._begun)
+
+    def add(self, blocks: list[PushedBlock]) -> None:
+        """Push these."""
+        if self.error is None and not self._is_over:
+            try:
+                self._give(blocks)
+            except PenstockError as error:
+                self.fail(error)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the task waiting
+                self.fail(ControlError(f"{self._begun.partition} could not be pushed: {error!r}"))
+
+    async def finish(self) -> None:
+        """Push the rest, commit, and tell the manager. The error that stays is in `error`."""
+        try:
+            await self._push_all()
+            users = [worker for worker in self._workers.values() if worker.has_blocks]
+            await asyncio.gather(*(self._commit(worker) for worker in users))
+            names = tuple(worker.name for worker in users)
+            begun = self._begun
+            await self._line.ask(ask.FinishPartition(begun.partition, begun.writer, names))
+            self.is_finished = True
+        except PenstockError as error:
+            self.fail(error)
+        finally:
+            self.close()
+            self._wake()
+
+    async def give_up(self, cause: str) -> None:
+        """Tell the manager that there will be nothing; it need not hear it."""
+        self.close()
+        begun = self._begun
+        await self._line.ask(ask.FailPartition(begun.partition, begun.writer, cause), patience=2.0)
+
+    def fail(self, error: PenstockError) -> None:
+        """Give up for this reason, the first one."""
+        if self.error is None:
+            self.error = error
+        self._moved.set()
+        self._wake()
+
+    def close(self) -> None:
+        """Hang up; idempotent."""
+        self._is_over = True
+        for worker in self._workers.values():
+            worker.close()
+
+    def _give(self, blocks: Iterable[PushedBlock]) -> None:
+        by_worker: dict[str, list[PushedBlock]] = defaultdict(list)
+        for block in blocks:
+            by_worker[self._located.places[block.file][-1]].append(block)
+        for name, theirs in by_worker.items():
+            worker = self._worker(name)
+            worker.queue.add(theirs)
+            worker.announce()
+
+    def _worker(self, name: str) -> WorkerPush:
+        worker = self._workers.get(name)
+        if worker is None:
+            if name not in self._located.addresses:
+                raise self._lost(name, "the manager does not know it any more")
+            access, begun = self._line.access, self._begun
+            way = Way(self._located.addresses[name], access.own, access.protection)
+            entered = ask.EnterWriter(begun.partition, begun.writer)
+            worker = self._workers[name] = WorkerPush(name, way, access.settings.push_window, entered)
+            worker.failed = self.fail
+            worker.stored = self._stored
+            self._keepers.append(asyncio.ensure_future(self._keep(worker)))
+        return worker
+
+    def _stored(self, worker: WorkerPush, block: PushedBlock) -> None:
+        self.stored += block.length
+        self._moved.set()
+        self._wake()
+
+    async def _keep(self, worker: WorkerPush) -> None:
+        """Keep the worker connected as long as there is anything to push, and move what it does not take."""
+        try:
+            while self.error is None and not self._is_over:
+                if full := worker.queue.take_full():
+                    await self._move(worker, full, "its disk takes no more")
+                if worker.logic is None and not worker.queue.is_empty:
+                    await self._connect(worker)
+                await self._wait()
+        except PenstockError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the task waiting
+            self.fail(ControlError(f"{self._begun.partition} could not be pushed: {error!r}"))
+
+    async def _connect(self, worker: WorkerPush) -> None:
+        """Connect, or have another worker take its place; raises PartitionLostError where that is too late."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._line.access.settings.retry_timeout
+        while not self._is_over:
+            try:
+                await worker.connect()
+                return
+            except AuthenticationError:
+                raise
+            except EnvironmentLostError as error:
+                cause = f"it can't be reached: {error}"
+                if not worker.has_blocks:
+                    await self._move(worker, worker.queue.take_all(), cause)
+                    return
+                await self._line.ask(ask.Suspect(worker.name, cause))
+                await self._line.ask(self._begun)  # raises where the manager knows that it is lost
+                if loop.time() > end:
+                    raise self._lost(worker.name, cause) from error
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _move(self, worker: WorkerPush, blocks: dict[int, list[PushedBlock]], cause: str) -> None:
+        asked_for = ask.MoveFiles(self._begun.partition, tuple(blocks), worker.name, cause)
+        self._located = await self._line.ask(asked_for)
+        for file, theirs in blocks.items():
+            self._worker(self._located.places[file][-1]).take_over(file, theirs[0].number)
+        self._give(block for theirs in blocks.values() for block in theirs)
+
+    async def _push_all(self) -> None:
+        while True:
+            if self.error is not None:
+                raise self.error
+            if all(worker.queue.is_empty for worker in self._workers.values()):
+                return
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Until something has moved, or it is time to look again."""
+        self._moved.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE_SECONDS):
+                await self._moved.wait()
+
+    async def _commit(self, worker: WorkerPush) -> None:
+        for _ in range(3):
+            try:
+                if worker.logic is None:
+                    await self._connect(worker)
+                await worker.commit(self._begun.partition, self._begun.writer)
+                return
+            except EnvironmentLostError:
+                continue
+        raise self._lost(worker.name, "it went while the partition was committed")
+
+    def _lost(self, name: str, cause: str) -> PenstockError:
+        address = self._located.addresses.get(name, "an unknown place").removeprefix("tcp://")
+        error = PartitionLostError(f"{self._begun.partition} is lost: worker {name} at {address}: {cause}")
+        error.partition = self._begun.partition.to_wire()
+        return error
+
+
+def _nothing(_: object = None) -> None:
+    """Bytes that are sent are let go of when they are stored, and a worker that refuses a writer says so again."""

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `remote` service, and its master in the driver.
+
+The master names partitions to the manager, has them released, and hears of what is lost. It keeps no rows and no
+names of partitions: the manager does. The modules for tasks are imported in tasks: a driver starts without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections import defaultdict
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError
+from penstock.services.remote.metrics import METRICS
+from penstock.services.remote.places import Breadth
+from penstock.shuffle import (
+    Capabilities,
+    JobShuffleContext,
+    PartitionDescriptor,
+    PartitionId,
+    PartitionKind,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+    ShuffleEnvironment,
+    ShuffleEnvironmentContext,
+    ShuffleMasterContext,
+)
+
+if TYPE_CHECKING:
+    from penstock.services.remote.client import RemoteClient
+
+NAME = "remote"
+_CLOSE_SECONDS = 3.0
+_AGAIN_SECONDS = 1.0
+_LOG = logging.getLogger(__name__)
+
+
+class RemoteShuffleService:
+    """The plug-in registered as `remote`."""
+
+    name = NAME
+    capabilities = Capabilities(
+        (PartitionKind.BLOCKING_SORT_MERGE, PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_PERSISTENT),
+        outlives_executors=True,
+        uses_data_plane=False,
+    )
+    """All are kept the same way: merged by consumer."""
+    metrics = METRICS
+
+    def create_shuffle_master(self, context: ShuffleMasterContext) -> RemoteMaster:
+        """The driver side."""
+        return RemoteMaster(context)
+
+    def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> ShuffleEnvironment:
+        """The side of a task."""
+        from penstock.services.remote.environment import RemoteEnvironment
+
+        return RemoteEnvironment(context)
+
+    def preload(self) -> None:
+        """Import what writes and reads."""
+        from penstock.services.remote import environment  # noqa: F401 - imported ahead, nothing else
+
+
+class RemoteMaster:
+    """A `ShuffleMaster`."""
+
+    def __init__(self, context: ShuffleMasterContext) -> None:
+        from penstock.services.remote.client import RemoteClient
+        from penstock.services.remote.lines import RemoteAccess
+
+        access = RemoteAccess.of(context.settings, context.application, "driver", context.secret)
+        self._client: RemoteClient = RemoteClient(access, "penstock-remote-master")
+        self._jobs: dict[str, JobShuffleContext] = {}
+
+    async def start(self) -> None:
+        """Begin to listen for losses. ControlError where the manager does not answer."""
+        from penstock.remote.messages import FindPartitions
+
+        await self._call(self._client.ask(FindPartitions(())))
+        self._client.begin(self._watch())
+
+    async def close(self) -> None:
+        """Have everything removed; what can't be goes when the manager misses this driver."""
+        from penstock.remote.messages import CloseApplication
+
+        try:
+            await self._call(self._client.ask(CloseApplication(), _CLOSE_SECONDS))
+        except PenstockError as error:
+            _LOG.warning("the remote shuffle service removes this application's rows later: %s", error)
+        await asyncio.to_thread(self._client.close)
+
+    def register_job(self, context: JobShuffleContext) -> None:
+        """A job begins."""
+        self._jobs[context.job] = context
+
+    def unregister_job(self, job: str) -> None:
+        """A job is over; results of it that are still held stay."""
+        from penstock.remote.messages import EndJob
+
+        self._jobs.pop(job, None)
+        self._client.begin(self._client.ask(EndJob(job))).add_done_callback(_told)
+
+    async def register_partition_with_producer(
+        self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
+    ) -> ShuffleDescriptor:
+        """A partition lies where the manager says."""
+        from penstock.remote.messages import NamePartition
+
+        identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
+        extent = Breadth(partition.subpartitions, 1 if partition.broadcast else partition.subpartitions)
+        await self._call(self._client.ask(NamePartition(identity, extent.files)))
+        return ShuffleDescriptor(identity, NAME, partition.kind, location=str(extent))
+
+    async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
+        """Nobody needs it any more."""
+        from penstock.remote.messages import DropPartitions
+
+        await self._call(self._client.ask(DropPartitions((descriptor.partition,))))
+
+    async def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return await asyncio.wrap_future(self._client.begin(coroutine))
+
+    async def _watch(self) -> None:
+        """Hear of what is lost, as long as this driver lives. In the loop thread."""
+        from penstock.remote.messages import WatchLosses
+
+        last = 0
+        while True:
+            try:
+                losses = await self._client.ask(WatchLosses(last))
+            except PenstockError as error:
+                _LOG.warning("the remote shuffle service can't say what it has lost: %s", error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            last = losses.last
+            by_job: dict[str, list[PartitionId]] = defaultdict(list)
+            for partition in losses.partitions:
+                by_job[partition.job].append(partition)
+            for job, partitions in by_job.items():
+                if (context := self._jobs.get(job)) is not None:
+                    context.report_lost_partitions(partitions, losses.cause)
+
+
+def _told(done: concurrent.futures.Future[Any]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _LOG.warning("the remote shuffle service keeps a job's rows until its application ends: %s", error)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager places files, remembers across restarts, and loses exactly what a lost worker had."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from effort import examples
+from penstock.errors import NoStorageError, PartitionLostError, PenstockError, StaleError, StorageError
+from penstock.lifecycle.table import as_markdown
+from penstock.remote import messages as ask
+from penstock.remote.manager_core import ManagerCore, ManagerLimits
+from penstock.remote.manager_state import ManagerState
+from penstock.remote.partition_states import REMOTE_TABLE, RemoteEvent, RemoteState
+from penstock.remote.placement import Candidate, placed
+from penstock.remote.state_log import StateLog
+from penstock.shuffle import DatasetId, PartitionId
+from source import ROOT
+
+APP = "app-1"
+GIB = 1 << 30
+
+
+def partition(index: int, attempt: int = 0, dataset: int = 0) -> PartitionId:
+    """A partition of a job's dataset."""
+    return PartitionId(DatasetId("job", dataset), index, attempt)
+
+
+class Managed:
+    """A core with workers, as their shells would call it."""
+
+    def __init__(self, workers: int = 3, limits: ManagerLimits | None = None) -> None:
+        self.core = ManagerCore(ManagerState(), limits or ManagerLimits(), 0.0)
+        for number in range(workers):
+            self.core.enroll(ask.Enroll(f"w{number}", f"tcp://h:{number + 1}"), 0.0)
+            self.beat(f"w{number}")
+
+    def beat(self, worker: str, now: float = 0.0, *held: tuple[str, str, tuple[int, ...]]) -> ask.Orders:
+        """A worker lives."""
+        return self.core.beat(worker, ask.Beat(GIB, 0.0, False, held), now)
+
+    def begin(self, which: PartitionId, files: int = 4, writer: int = 1) -> ask.Located:
+        """Name a partition, and begin to write it."""
+        self.core.name(APP, ask.NamePartition(which, files), 0.0)
+        return self.core.begin(APP, ask.StartPartition(which, "host", writer))
+
+    def finish(self, which: PartitionId, *workers: str, writer: int = 1) -> None:
+        """Finish it with rows at these workers."""
+        self.core.finish(APP, ask.FinishPartition(which, writer, workers))
+
+    def state(self, which: PartitionId) -> str:
+        """The state that a reader is told."""
+        return self.core.find(APP, ask.FindPartitions((which,))).stories[0].state
+
+
+def test_the_files_of_a_dataset_go_where_room_is() -> None:
+    """By free space and load, in proportion, none to one without room, and the same for the same input."""
+    candidates = [Candidate("a", 3 * GIB), Candidate("b", GIB), Candidate("c", 3 * GIB, load=1.0), Candidate("d", 0)]
+    found = placed(430, candidates)
+    counts = {name: found.count(name) for name in "abcd"}
+    assert counts == {"a": 300, "b": 100, "c": 30, "d": 0}
+    assert placed(430, candidates) == found
+    assert placed(3, [Candidate("d", 0)]) == []
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1)), min_size=1, max_size=6), st.integers(0, 60))
+def test_no_worker_is_far_from_its_share(workers: list[tuple[int, float]], files: int) -> None:
+    """Each gets its share, give or take one file."""
+    candidates = [Candidate(f"w{number}", free, load) for number, (free, load) in enumerate(workers)]
+    found = placed(files, candidates)
+    assert len(found) == files
+    total = sum(each.weight for each in candidates)
+    for each in candidates:
+        assert abs(found.count(each.worker) - files * each.weight / total) <= len(candidates)
+
+
+def test_a_lost_worker_takes_what_it_has_rows_of_and_nothing_else() -> None:
+    """Complete partitions with rows there and open ones are lost; the driver is told exactly these."""
+    managed = Managed()
+    for index in range(4):
+        managed.begin(partition(index))
+    managed.finish(partition(0), "w0", "w1")
+    managed.finish(partition(1), "w0", "w2")
+    managed.finish(partition(2))
+    managed.core.lose_worker("w1", "it burned")
+    states = [managed.state(partition(index)) for index in range(4)]
+    assert states == ["lost", "complete", "complete", "lost"]
+    losses = managed.core.losses(APP, 0, 1.0)
+    assert losses is not None
+    assert set(losses.partitions) == {partition(0), partition(3)}
+    assert "it burned" in losses.cause
+    assert managed.core.losses(APP, losses.last, 1.0) is None
+    with pytest.raises(PartitionLostError):
+        managed.finish(partition(3), "w0")
+    with pytest.raises(StaleError):
+        managed.beat("w1")
+    again = managed.begin(partition(3, attempt=1))
+    assert "w1" not in {places[-1] for places in again.places}, "its files have moved"
+
+
+def test_silent_workers_and_drivers_are_given_up() -> None:
+    """A worker after its silence, an application after its lease."""
+    managed = Managed(limits=ManagerLimits(silence=10, lease=100))
+    managed.begin(partition(0))
+    managed.finish(partition(0), "w0")
+    for worker in ("w1", "w2"):
+        managed.beat(worker, 11.0)
+    assert managed.core.pass_time(11.0) == ["w0"]
+    assert managed.state(partition(0)) == "lost"
+    managed.core.losses(APP, 0, 11.0)
+    for now in (20.0, 30.0):
+        managed.beat("w1", now)
+    managed.core.pass_time(110.0)
+    assert managed.core.state.partitions
+    managed.core.pass_time(112.0)
+    assert not managed.core.state.partitions
+    assert not managed.core.state.datasets
+
+
+def test_the_first_to_finish_has_it_and_late_ones_are_stale() -> None:
+    """Of two writers of one attempt the first wins; one that was released or failed meanwhile can't finish."""
+    managed = Managed()
+    managed.begin(partition(0), writer=1)
+    managed.begin(partition(0), writer=2)
+    managed.finish(partition(0), "w0", writer=2)
+    managed.finish(partition(0), "w0", writer=2)
+    with pytest.raises(StaleError):
+        managed.finish(partition(0), "w0", writer=1)
+    managed.begin(partition(1))
+    managed.core.release(APP, [partition(1)])
+    with pytest.raises(StaleError, match="released"):
+        managed.finish(partition(1), "w0")
+    managed.begin(partition(2), writer=5)
+    managed.core.fail(APP, ask.FailPartition(partition(2), 5, "ValueError: no"))
+    assert managed.state(partition(2)) == "failed"
+    with pytest.raises(StaleError, match="failed"):
+        managed.core.begin(APP, ask.StartPartition(partition(2), "host", 6))
+
+
+def test_files_move_from_a_full_worker_and_it_is_left_out_for_a_while() -> None:
+    """A file that has moved stays there; a worker is no candidate until it has been left out long enough."""
+    managed = Managed(2, ManagerLimits(leave_out=60, silence=1e9))
+    first = managed.begin(partition(0), files=2)
+    full = first.places[0][-1]
+    other = ({"w0", "w1"} - {full}).pop()
+    asked = ask.MoveFiles(partition(0), (0,), full, "its disk takes no more")
+    moved = managed.core.move(APP, asked, 1.0)
+    assert moved.places[0] == (full, other)
+    assert managed.core.move(APP, asked, 1.0) == moved
+    assert list(managed.core.out_of(1.0)) == [full]
+    managed.core.name(APP, ask.NamePartition(partition(0, dataset=1), 4), 2.0)
+    assert {p[-1] for p in managed.core.state.datasets[APP, "job-e1"].places} == {other}
+    with pytest.raises(NoStorageError, match="left out"):
+        managed.core.move(APP, ask.MoveFiles(partition(0), (1,), other, "full too"), 2.0)
+    managed.core.name(APP, ask.NamePartition(partition(0, dataset=2), 4), 90.0)
+    assert {p[-1] for p in managed.core.state.datasets[APP, "job-e2"].places} == {"w0", "w1"}
+
+
+def test_workers_hear_what_nobody_needs() -> None:
+    """They drop writers that were released or are unknown, and datasets of jobs that are over."""
+    managed = Managed()
+    for index, writer in ((0, 10), (1, 11)):
+        managed.begin(partition(index), writer=writer)
+    managed.finish(partition(0), "w0", writer=10)
+    held = (APP, "job-e0", (10, 11, 99)), ("another", "job-e0", (1,))
+    orders = managed.beat("w0", 0.0, *held)
+    assert orders.drops == ((APP, "job-e0", (99,)),)
+    assert orders.forget == (("another", "job-e0"),)
+    managed.core.end_job(APP, "job")
+    assert managed.state(partition(0)) == "complete", "a result that is held stays"
+    managed.core.release(APP, [partition(0)])
+    assert managed.beat("w0", 0.0, held[0]).forget == ((APP, "job-e0"),)
+    assert not managed.core.state.partitions
+
+
+def test_a_worker_leaves_when_nothing_there_is_needed() -> None:
+    """It gets no new files from its word on, and may go when what it has was released."""
+    managed = Managed(2)
+    managed.begin(partition(0))
+    managed.finish(partition(0), "w0")
+    leaving = ask.Beat(GIB, 0.0, True, ())
+    assert not managed.core.beat("w0", leaving, 0.0).may_leave
+    assert {p[-1] for p in managed.begin(partition(0, dataset=1)).places} == {"w1"}
+    managed.core.release(APP, [partition(0)])
+    assert managed.core.beat("w0", leaving, 0.0).may_leave
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(5, 60))
+def test_a_manager_that_reads_its_log_knows_what_it_knew(chance: random.Random, steps: int) -> None:
+    """After any steps the log, and a snapshot of it, lead to the same state; no step breaks the table of states."""
+    managed = Managed()
+    log = list(managed.core.take_records())
+    for _ in range(steps):
+        which = partition(chance.randrange(3), chance.randrange(2), chance.randrange(2))
+        writer = chance.randrange(3)
+        worker = f"w{chance.randrange(3)}"
+        try:
+            match chance.randrange(9):
+                case 0 | 1 | 2:
+                    managed.begin(which, chance.randrange(1, 5), writer)
+                case 3 | 4:
+                    managed.finish(which, worker, writer=writer)
+                case 5:
+                    managed.core.fail(APP, ask.FailPartition(which, writer, "no"))
+                case 6:
+                    managed.core.release(APP, [which])
+                case 7 if chance.random() < 0.3:
+                    managed.core.lose_worker(worker, "gone")
+                case _ if chance.random() < 0.2:
+                    managed.core.end_job(APP, "job")
+        except PenstockError:
+            pass
+        log += managed.core.take_records()
+    for records in (log, list(managed.core.state.records())):
+        again = ManagerState()
+        for record in records:
+            again.apply(tuple(record))
+        assert list(again.records()) == list(managed.core.state.records())
+        assert again.by_dataset.keys() == managed.core.state.by_dataset.keys()
+
+
+def test_the_log_survives_a_kill_and_refuses_damage(tmp_path: Path) -> None:
+    """A record that was cut is dropped, a damaged one with others after it is an error, and one manager has it."""
+    log = StateLog(tmp_path)
+    log.append([("worker", "w0", "tcp://h:1"), ("leaving", "w0")])
+    with pytest.raises(StorageError, match="another manager"):
+        StateLog(tmp_path)
+    log.close()
+    path = tmp_path / "manager.log"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:10])
+    log = StateLog(tmp_path)
+    assert log.read() == [("worker", "w0", "tcp://h:1"), ("leaving", "w0")]
+    assert path.read_bytes() == whole
+    log.replace([("worker", "w1", "tcp://h:2")])
+    log.append([("leaving", "w1")])
+    log.close()
+    log = StateLog(tmp_path)
+    assert [record[1] for record in log.read()] == ["w1", "w1"]
+    log.close()
+    damaged = bytearray(path.read_bytes())
+    damaged[15] ^= 1
+    path.write_bytes(bytes(damaged))
+    log = StateLog(tmp_path)
+    with pytest.raises(StorageError, match="damaged at byte 0"):
+        log.read()
+    log.close()
+
+
+def test_each_step_of_a_partition_is_in_the_table() -> None:
+    """A partition that is released stays so, and nothing leads out of a loss but its release."""
+    after = {state: {REMOTE_TABLE.get((state, event)) for event in RemoteEvent} for state in RemoteState}
+    ends = {state for state, found in after.items() if found <= {None, RemoteState.RELEASED}}
+    assert ends == {RemoteState.FAILED, RemoteState.LOST, RemoteState.RELEASED}
+
+
+def test_the_page_shows_the_table() -> None:
+    """`docs/remote.md` has the states of a partition as the code has them."""
+    page = (ROOT / "docs" / "remote.md").read_text()
+    shown = page.partition("<!-- states:start -->\n")[2].partition("<!-- states:end -->")[0]
+    assert shown == as_markdown(REMOTE_TABLE).replace(" (end)", "")

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `remote` service as the conformance suite wants it: real processes, and hosts that are names.
+
+A host is lost with the workers that have its rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memory_harness import Job
+from penstock.connection.principals import own_secret
+from penstock.remote.messages import FindPartitions, ListOfHost
+from penstock.services.remote import RemoteShuffleService
+from penstock.services.remote.client import RemoteClient
+from penstock.services.remote.lines import RemoteAccess
+from penstock.settings import Settings
+from penstock.shuffle import (
+    AttemptId,
+    ProducerDescriptor,
+    ShuffleEnvironment,
+    ShuffleEnvironmentContext,
+    ShuffleMasterContext,
+)
+from penstock.testing.conformance import JOB
+from penstock.testing.memory_host import MemoryHost
+from remote_cluster import RemoteCluster
+
+
+class RemoteHarness:
+    """A started service of one application; tests may share it."""
+
+    def __init__(self, cluster: RemoteCluster, application: str, conf: dict[str, str] | None = None) -> None:
+        self.cluster = cluster
+        self.application = application
+        self.conf = {
+            **cluster.conf(),
+            "spark.penstock.remote.retryTimeout": "5s",
+            "spark.penstock.remote.requestTimeout": "2s",
+            **(conf or {}),
+        }
+        self.service = RemoteShuffleService()
+        _, self.secret = own_secret(self.settings().access, application, b"")
+        context = ShuffleMasterContext(application, self.settings(), lambda e: pytest.fail(str(e)), self.secret)
+        self.master = self.service.create_shuffle_master(context)
+        asyncio.run(self.master.start())
+        self.master.register_job(Job())
+        self._hosts: dict[ShuffleEnvironment, MemoryHost] = {}
+
+    def settings(self) -> Settings:
+        """The settings of all."""
+        return Settings.from_conf(self.conf)
+
+    def environment(self, name: str) -> ShuffleEnvironment:
+        """A new attachment."""
+        host = MemoryHost(name)
+        context = ShuffleEnvironmentContext(self.application, self.secret, self.settings(), host)
+        environment = self.service.create_shuffle_environment(context)
+        self._hosts[environment] = host
+        return environment
+
+    def waiting(self, environment: ShuffleEnvironment) -> MemoryHost:
+        """The wait of a task with this attachment."""
+        return self._hosts[environment]
+
+    def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
+        """An attempt beside a host."""
+        return ProducerDescriptor(attempt, name, "")
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """Stop an attempt: every task, since nobody here knows which one works on it."""
+        for host in self._hosts.values():
+            host.cancel(f"{attempt} was told to stop")
+
+    def lose_environment(self, name: str) -> None:
+        """Kill the workers that have rows of this host."""
+        client = RemoteClient(
+            RemoteAccess.of(self.settings(), self.application, "test", self.secret), "remote-harness"
+        )
+        try:
+            held = client.call(client.ask(ListOfHost(name))).partitions
+            found = client.call(client.ask(FindPartitions(held)))
+        finally:
+            client.close()
+        lost = {
+            located.addresses[worker].removeprefix("tcp://")
+            for located in found.located.values()
+            for story in found.stories
+            for worker in story.workers
+            if worker in located.addresses
+        }
+        assert lost, f"no worker has rows of {name}"
+        for worker in self.cluster.workers:
+            if worker.address in lost:
+                worker.kill()
+
+    def forget_hosts(self) -> None:
+        """Between two tests: nobody is to be told anything."""
+        self._hosts.clear()
+
+    def close(self) -> None:
+        """End the job and the application."""
+        self.master.unregister_job(JOB)
+        asyncio.run(self.master.close())
