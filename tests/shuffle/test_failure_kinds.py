@@ -16,6 +16,7 @@ KINDS = {
         "ControlError",
         "EnvironmentLostError",
         "FencedError",
+        "ForeignError",
         "IllegalTransitionError",
         "JobError",
         "NewerFormatError",
