@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from pathlib import Path
 
 from penstock.errors import SettingError
-from penstock.link.kept_logs import ASIDE, applications, logs_folder
+from penstock.link.kept_logs import applications, kept_files, last_lines, logs_folder
 
 
 def show_logs(application: str, directory: str, job: str, lines: int) -> int:
@@ -24,12 +23,12 @@ def show_logs(application: str, directory: str, job: str, lines: int) -> int:
         raise SettingError(f"{logs_folder(directory)} of this host has no logs{named}: {_names(known)}")
     folder = found[0]
     sys.stderr.write(f"{folder} (one of {len(known)} applications: penstock logs --list)\n")
-    files = sorted(path for path in folder.iterdir() if not path.name.endswith(ASIDE))
-    shown = [path for path in files if _is_of(path, job)]
+    shown = kept_files(folder, job)
     if not shown:
-        raise SettingError(f"{folder} has nothing of job {job!r}: it has {', '.join(path.name for path in files)}")
+        files = ", ".join(path.name for path in kept_files(folder))
+        raise SettingError(f"{folder} has nothing of job {job!r}: it has {files}")
     for path in shown:
-        sys.stdout.write("".join([f"==> {path.name} <==\n", *_last(path, lines)]))
+        sys.stdout.write(f"==> {path.name} <==\n{last_lines(path, lines)}")
     return 0
 
 
@@ -43,23 +42,3 @@ def list_logs(directory: str) -> int:
 
 def _names(known: list[tuple[Path, float]]) -> str:
     return f"it has {', '.join(folder.name for folder, _ in known[:5])}" if known else "it is empty"
-
-
-def _is_of(path: Path, job: str) -> bool:
-    """A job is named by its id, or by its name, which is in the first line of its files."""
-    if not job:
-        return True
-    with path.open(errors="replace") as file:
-        return path.name.startswith(f"{job}-") or file.readline().startswith(f"# {job}: ")
-
-
-def _last(path: Path, lines: int) -> deque[str]:
-    """The last lines, of which some may be in the part that was set aside."""
-    kept: deque[str] = deque(maxlen=lines)
-    for part in (Path(f"{path}{ASIDE}"), path):
-        if part.is_file():
-            with part.open(errors="replace") as file:
-                kept.extend(file)
-    if kept and not kept[-1].endswith("\n"):
-        kept[-1] += "\n"
-    return kept

@@ -6,6 +6,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.job.core.bottleneck import Bottleneck, Cause, Load, StageLoad, bounding, holding_back, load_of
+from penstock.job.core.loads import JobLoads
+from penstock.job.core.result import JobProgress, VertexProgress
+from penstock.job.core.states import JobState
 
 IDLE = Load(span=1.0, busy=0.05, rows=100)
 PRESSED = Load(span=1.0, busy=0.1, back_pressured=0.8, rows=100)
@@ -86,3 +89,17 @@ def test_a_batch_jobs_time_is_bound_by_its_longest_work() -> None:
     assert many is not None
     assert many.stage == 0
     assert bounding(stages((Load(),)), slots=2) is None
+
+
+def test_a_batch_job_that_runs_is_held_back_by_a_stage_that_runs() -> None:
+    """One that has ended may have taken most of the time so far; where nobody works or waits now, nobody is named."""
+    worked, works = {"seconds": 60.0, "operator.f": 59.0}, {"seconds": 2.0, "operator.g": 1.8, "idle_seconds": 0.1}
+    idle = {"seconds": 2.0, "idle_seconds": 1.99}
+    for figures, runs, named in ((works, 1, "count"), (idle, 1, None), (works, 0, None)):
+        vertices = (
+            VertexProgress(0, "read", 1, 0, 1, worked, (worked,), (False,)),
+            VertexProgress(1, "count", 1, runs, 0, figures, (figures,), (bool(runs),)),
+        )
+        progress = JobProgress("j1", "job", JobState.RUNNING, 62.0, vertices)
+        _, told = JobLoads(2).look(progress, 0.0)
+        assert (told and told.name) == named

@@ -341,3 +341,6 @@ def test_error_of_a_function_ends_the_query(spark: Any, tmp_path: Path) -> None:
         query.awaitTermination(WAIT)
     assert "no such shop" in str(query.exception())
     assert not query.isActive
+    said = query.logs(lines=400)
+    assert any("no such shop" in text for name, text in said.items() if name.startswith(query._started.handle.job))
+    assert any(name.startswith("environment-") for name in said)

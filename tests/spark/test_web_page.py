@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import penstock
+from sessions import Kind, Sessions
 
 pytestmark = pytest.mark.spark
 
@@ -79,3 +80,17 @@ def test_a_report_has_the_jobs_of_its_block(spark: Any, tmp_path: Path) -> None:
     (text,) = re.findall(r'id="told">(.*?)</script>', path.read_text(), re.DOTALL)
     assert [job["state"] for job in json.loads(text)] == ["FINISHED", "FAILED"]
     assert "no good" in json.loads(text)[1]["error"]
+
+
+def test_a_session_may_have_its_page_from_the_beginning(
+    sessions: Sessions, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`spark.penstock.observe.page`: the first job finds it open, and its address is on standard error."""
+    token = "a-token-of-many-signs"
+    conf = (("spark.penstock.observe.page", "true"), ("spark.penstock.observe.pageToken", token))
+    fresh = sessions.of(Kind("local[4]", 4, conf))
+    assert keyed(fresh).toDF().count() == 1000
+    (url,) = re.findall(r"Penstock's page is at (\S+)", capfd.readouterr().err)
+    assert url == penstock.webPage(fresh).url
+    assert url.endswith(f"?token={token}")
+    assert told(url)["jobs"][0]["state"] == "FINISHED"

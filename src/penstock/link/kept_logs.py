@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 
 from penstock.errors import SettingError
@@ -150,6 +151,32 @@ def applications(directory: str = "") -> list[tuple[Path, float]]:
                     times = [status.st_mtime for _, status in _files(folder)]
                     found.append((folder, max(times, default=folder.stat().st_mtime)))
     return sorted(found, key=lambda pair: -pair[1])
+
+
+def kept_files(folder: Path, job: str = "") -> list[Path]:
+    """The files of an application, or those of one job: by its id, or by its name in the first line of its files."""
+    with contextlib.suppress(OSError):
+        return sorted(path for path in folder.iterdir() if not path.name.endswith(ASIDE) and _is_of(path, job))
+    return []
+
+
+def last_lines(path: Path, lines: int) -> str:
+    """The last lines of a file, of which some may be in the part that was set aside."""
+    kept: deque[str] = deque(maxlen=lines)
+    for part in (Path(f"{path}{ASIDE}"), path):
+        with contextlib.suppress(OSError), part.open(errors="replace") as file:
+            kept.extend(file)
+    if kept and not kept[-1].endswith("\n"):
+        kept[-1] += "\n"
+    return "".join(kept)
+
+
+def _is_of(path: Path, job: str) -> bool:
+    if not job or path.name.startswith(f"{job}-"):
+        return True
+    with contextlib.suppress(OSError), path.open(errors="replace") as file:
+        return file.readline().startswith(f"# {job}: ")
+    return False
 
 
 def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:

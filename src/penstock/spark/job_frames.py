@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.core.bottleneck import Bottleneck, StageLoad, holding_back
+from penstock.job.core.bottleneck import Bottleneck, StageLoad
 from penstock.job.core.loads import JobLoads
 from penstock.job.core.result import JobEnding, JobProgress
 from penstock.job.core.result import VertexProgress as Figures
@@ -30,16 +30,12 @@ class JobFrames:
         self.last: ProgressSnapshot | None = None
 
     def running(self, progress: JobProgress) -> ProgressSnapshot:
-        """The job as it is now, with the stage that holds it back: one that has ended holds nobody back any more."""
+        """The job as it is now, with the stage that holds it back."""
         if self._loads is None:
             self._loads = JobLoads(sum(item.running for item in progress.vertices))
-        loads, bounding = self._loads.look(progress, self._clock())
+        loads, found = self._loads.look(progress, self._clock())
         frame = snapshot_of(self._graph, progress, {load.id: load for load in loads})
-        running = {item.vertex for item in progress.vertices if item.running}
-        found = holding_back([load for load in loads if load.id in running])
-        so_far = bounding if bounding is not None and bounding.stage in running else None
-        notes = (_note(found),) if found is not None else _notes(so_far, progress.seconds)
-        self.last = replace(frame, notes=notes)
+        self.last = replace(frame, notes=() if found is None else (_note(found),))
         return self.last
 
     def ended(self, ending: JobEnding | None) -> ProgressSnapshot:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from penstock.errors import PenstockError
-from penstock.link.kept_logs import FILE_BYTES, KeptFile, application_folder, make_room
+from penstock.link.kept_logs import FILE_BYTES, KeptFile, application_folder, kept_files, last_lines, make_room
 from penstock.shuffle import AttemptId
 
 
@@ -62,6 +62,13 @@ def keeping_output(application: str, directory: str, attempt: AttemptId, title: 
         kept.close()
         if is_made:
             make_room(application_folder(application, directory))
+
+
+def kept_output(application: str, directory: str, job: str, lines: int) -> dict[str, str]:
+    """The last lines of what is kept of a job's functions on this host, and of its environments, by file."""
+    folder = application_folder(application, directory)
+    files = [*kept_files(folder, job), *(path for path in kept_files(folder) if path.name.startswith("environment-"))]
+    return {path.name: last_lines(path, lines) for path in files}
 
 
 def _file_of(application: str, directory: str, attempt: AttemptId, title: str) -> KeptFile | None:

@@ -50,6 +50,7 @@ from penstock.spark.datasets import HeldResult, PersistedResults
 from penstock.spark.function_errors import as_function_errors
 from penstock.spark.hints import hint_parquet
 from penstock.spark.job_watch import Frame, is_wanted
+from penstock.spark.kept_output import kept_output
 from penstock.spark.launcher import SparkPayload, error_text
 from penstock.spark.names import place_names
 from penstock.spark.planning import plan_scans
@@ -197,6 +198,11 @@ class SparkRuntime:
         if is_wanted(session_conf(self._spark), setting=settings.observe.progress):
             return self._application.watch.showing
         return lambda _: contextlib.nullcontext()
+
+    def logs_of(self, job: str, settings: Settings) -> Callable[[int], dict[str, str]]:
+        """The way to the output that is kept of a job on this host, by the number of lines of each file."""
+        application, directory = self._application.name, settings.environment.directory
+        return functools.partial(kept_output, application, directory, job)
 
     def start(self, graph: JobGraph, settings: Settings) -> tuple[JobHandle, JobMaster, Save]:
         """Start a streaming query and return at once, with what writes savepoints of it.

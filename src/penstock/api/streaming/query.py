@@ -68,6 +68,8 @@ class StartedQuery:
     """Shows the query's frames while somebody waits for its end."""
     save: Save = lambda _, __: 0
     """Writes a savepoint."""
+    logs: Callable[[int], dict[str, str]] = lambda _: {}
+    """Gives so many last lines of each file that is kept of its output."""
 
 
 class StreamingQuery:
@@ -178,6 +180,13 @@ class StreamingQuery:
             if progress is not None:
                 self._checkpoints = checkpoint_reports(progress.checkpoints)
         return self._checkpoints
+
+    def logs(self, lines: int = 20) -> dict[str, str]:
+        """The last lines of what its functions have printed and raised on this host, and of its environments' logs.
+
+        By the name of their file, as `penstock logs --job` shows them; hosts of a cluster each keep their own.
+        """
+        return self._started.logs(lines)
 
     def exception(self) -> PenstockError | None:
         """The error that ended it; None while it runs, and if it ended well."""

@@ -195,8 +195,9 @@ class StreamWriter(TakesOptions):
         most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
         tell = streams(require_session(self._session, "writeStream")).tell
         showing = runtime.showing(settings)
+        logs = runtime.logs_of(handle.job, settings)
         started = StartedQuery(
-            options.query, run, self._name, graph, total, handle, master, hooks, most, tell, showing, save
+            options.query, run, self._name, graph, total, handle, master, hooks, most, tell, showing, save, logs
         )
         return StreamingQuery(started)
 

@@ -18,6 +18,8 @@ LATE_SECONDS = 2.5
 """A report may be late by so much."""
 EARLY_SECONDS = 2.0
 """A query that has just begun is held back by its own start."""
+_WORTH = 0.05
+"""A stage of a batch job that was at work for less of its time is not worth a word."""
 FADING = 0.6
 """The part of what was seen that counts one look later."""
 
@@ -75,19 +77,31 @@ def _added(old: Load, new: Load) -> Load:
 
 
 class JobLoads:
-    """All stages of a job, and the one that holds it back; a batch job has so many `slots`, a query none."""
+    """All stages of a job, and the one that holds it back; a batch job has so many `slots`, a query none.
+
+    A batch job that runs is held back by a stage that runs: one that has ended may have bounded its time so far, and
+    holds nobody back any more. This is the rule of all who show a job that runs.
+    """
 
     def __init__(self, slots: int | None) -> None:
         self._slots = slots
         self._stages: dict[int, Loads] = {}
 
     def look(self, progress: JobProgress, now: float) -> tuple[tuple[StageLoad, ...], Bottleneck | None]:
-        """The work of the last seconds by stage, and the stage that holds a query back, or bounds a job so far."""
+        """The work of the last seconds by stage, and the stage that holds the job back now."""
         stages = tuple(
             self._stages.setdefault(each.vertex, Loads(each.vertex, each.name)).since_last(each, now)
             for each in progress.vertices
         )
         if self._slots is None:
             return stages, holding_back(stages) if progress.seconds >= EARLY_SECONDS else None
+        running = {each.vertex for each in progress.vertices if each.running}
+        found = holding_back([each for each in stages if each.id in running])
+        return stages, found or self._bounding_so_far(progress, running)
+
+    def _bounding_so_far(self, progress: JobProgress, running: set[int]) -> Bottleneck | None:
         so_far = [StageLoad(each.vertex, each.name, tuple(map(load_of, each.subtasks))) for each in progress.vertices]
-        return stages, bounding([each for each in so_far if each.subtasks], self._slots)
+        found = bounding([each for each in so_far if each.subtasks], self._slots or 1)
+        if found is None or found.stage not in running or found.busy < _WORTH * progress.seconds:
+            return None
+        return found
