@@ -26,10 +26,10 @@ ROOMS: dict[str, set[str]] = {
     "lifecycle": set(),
     "buffer": set(),
     "record": {"buffer", "shuffle"},
-    "partition": {"buffer", "lifecycle", "shuffle"},
+    "partition": {"buffer", "lifecycle", "machine", "shuffle"},
     "connection": {"shuffle"},
     "link": {"connection", "shuffle"},
-    "attachment": {"buffer", "connection", "link", "shuffle"},
+    "attachment": {"buffer", "connection", "link", "machine", "shuffle"},
     "network": {"buffer", "connection", "lifecycle", "shuffle"},
     "checkpoint": {"machine"},
     "environment": {
@@ -79,7 +79,7 @@ ROOMS: dict[str, set[str]] = {
     "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
     "lab": {"attachment", "job", "link", "shuffle"},
     "observe": {"link", "shuffle"},
-    "web": {"graph", "job", "observe", "shuffle"},
+    "web": {"graph", "job", "link", "observe", "shuffle"},
     "testing": {"api", "graph", "lifecycle", "partition", "shuffle", "task"},
 }
 """Each room with the rooms it may import, beside those of everybody."""

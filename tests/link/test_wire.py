@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import FailureKind, ProtocolError
 from penstock.link import calls, commands, master
 from penstock.link.control import pack, unpack
-from penstock.link.figures import ChannelFigures, PartitionFigures
+from penstock.link.figures import ChannelFigures, PartitionFigures, UseFigures, UseKind
 from penstock.link.questions import Asked
 from penstock.link.wire import from_wire, to_wire
 from penstock.shuffle import (
@@ -44,6 +44,10 @@ SAMPLES: dict[Any, Any] = {
     tuple[ShuffleDescriptor, ...]: (PLACE, PLACE),
     tuple[PartitionFigures, ...]: (PartitionFigures("local", "blocking", "FINISHED", 3, 1 << 40),),
     tuple[ChannelFigures, ...]: (ChannelFigures(ATTEMPT, 1, 2, {"credit": 2.0}),),
+    tuple[UseFigures, ...]: (
+        UseFigures(UseKind.DISK, "/data1", {"read_bytes": 2.0}),
+        UseFigures(UseKind.WORKER, "pid 7", {"seconds": 2.0}, ATTEMPT),
+    ),
     PartitionId | None: None,
     tuple[PartitionId, ...]: (PARTITION, PARTITION),
     tuple[str, ...]: (),

@@ -40,8 +40,10 @@ from penstock.link.rendezvous import Rendezvous
 from penstock.link.rpc import Answered
 from penstock.link.welcome import Welcome, enter
 from penstock.link.wire import Plain, from_wire
+from penstock.machine.disk_work import DISKS
 from penstock.settings import Settings
 from penstock.shuffle.ids import AttemptId
+from penstock.shuffle.metrics import DISK_GROUP
 from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
@@ -193,7 +195,7 @@ class Attachment:
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _REPORT_SECONDS
-            self._send(frame(LinkFrameType.REPORT, pack(dict(metrics))))
+            self._send(frame(LinkFrameType.REPORT, pack({**metrics, **_disk_figures()})))
 
     def close(self) -> None:
         """Detach; idempotent.
@@ -205,6 +207,7 @@ class Attachment:
         self._closed = True
         _open_attachments.discard(self)
         with contextlib.suppress(OSError, EnvironmentLostError):
+            self._send(frame(LinkFrameType.REPORT, pack(_disk_figures())))
             self._send(frame(LinkFrameType.BYE))
         self._socket.close()
         with self._changed:
@@ -315,6 +318,15 @@ def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attac
         except BaseException:
             connection.close()
             raise
+
+
+def _disk_figures() -> dict[str, float]:
+    """The work of this process for disks since it began, for its environment to add up."""
+    return {
+        f"{DISK_GROUP}{name}.{disk}": value
+        for disk, figures in DISKS.figures().items()
+        for name, value in figures.items()
+    }
 
 
 _open_attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()

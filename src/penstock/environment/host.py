@@ -43,6 +43,7 @@ from penstock.environment.tasks.session import TaskSession, peer_pid
 from penstock.environment.tasks.task_registry import TaskRegistry
 from penstock.environment.throttling import Coordinator, Throttling
 from penstock.environment.turn import Turn
+from penstock.environment.uses import HostUses
 from penstock.environment.zookeeper import ZooKeeperFlags
 from penstock.errors import ProtocolError, SettingError
 from penstock.link import commands
@@ -91,6 +92,7 @@ class Host:
         self.reads = FileReads(blocking.read_memory, network.segment_size)
         folders = Folders(config.place, blocking)
         buffers = SortBuffers(self.memory.pool, network.segment_size)
+        self._uses = HostUses()
         self.storage = Storage(folders, self.reads, blocking.reserve)
         producers = Producers(name, self.registry, self.consumable)
         self.stored = StoredPartitions(producers, self.memory, self.arbiter, self.storage)
@@ -172,6 +174,7 @@ class Host:
         welcome = Welcome(self.environment, self.address, segments.count, segments.segment_size)
         to_task = TaskFrames(endpoint, self.turn)
         task = AttachedTask(to_task, self.memory.references.attach(f"pid {pid} session {id(to_task):x}"), pid)
+        task.on_disk_work = self._uses.task_told
         session = TaskSession(endpoint, task, TaskCalls(task, self._services))
         session.start(welcome_frame(welcome), segments.fd)
 
@@ -226,6 +229,7 @@ class Host:
             partitions=partition_figures(self.registry, segment_size),
             channels=channel_figures(tasks) if self.config.settings.observe.detailed_metrics else (),
             metrics=self._endpoint.address,
+            uses=self._uses.figures(tasks),
         )
 
     def _samples(self) -> Iterator[Sample]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from penstock.shuffle import AttemptId
 
@@ -20,6 +21,29 @@ class PartitionFigures:
     state: str
     count: int
     bytes: int = 0
+
+
+class UseKind(StrEnum):
+    """The things of a process that may be slow by themselves."""
+
+    DISK = "disk"
+    WORKER = "worker"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class UseFigures:
+    """The use of one of a process's disks, workers or users, as numbers that only grow.
+
+    A disk has `read_bytes`, `read_seconds`, `write_bytes`, `write_seconds`; a worker `seconds`, `busy_seconds` and
+    the attempt that it works on; a user, where a process serves several, `bytes`, `waiting_seconds`. A process may
+    leave out what it does not know.
+    """
+
+    kind: UseKind
+    name: str
+    figures: dict[str, float] = field(default_factory=dict)
+    attempt: AttemptId | None = None
 
 
 @dataclass(frozen=True, slots=True)

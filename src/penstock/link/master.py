@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.errors import FailureKind, ProtocolError
-from penstock.link.figures import ChannelFigures, PartitionFigures
+from penstock.link.figures import ChannelFigures, PartitionFigures, UseFigures
 from penstock.link.questions import Asked
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
@@ -47,6 +47,7 @@ class Heartbeat(Request[Done]):
     partitions: tuple[PartitionFigures, ...] = ()
     channels: tuple[ChannelFigures, ...] = ()
     metrics: str = ""
+    uses: tuple[UseFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

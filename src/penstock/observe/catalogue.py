@@ -178,6 +178,34 @@ SERVICE_FIGURE = Metric(
     (*_TASK, "figure"),
 )
 
+
+def _use(name: str, text: str, label: str, figure: str) -> Metric:
+    return Metric(name, COUNTER, text, (*_ENVIRONMENT, label), figure)
+
+
+USES = {
+    "disk": (
+        _use("penstock_disk_read_bytes_total", "Bytes of files that came from a disk.", "disk", "read_bytes"),
+        _use("penstock_disk_read_seconds_total", "Time that somebody waited for them.", "disk", "read_seconds"),
+        _use("penstock_disk_write_bytes_total", "Bytes of files that a disk took.", "disk", "write_bytes"),
+        _use("penstock_disk_write_seconds_total", "Time that somebody waited for it.", "disk", "write_seconds"),
+    ),
+    "worker": (
+        _use("penstock_worker_seconds_total", "Time since a worker began what it does.", "worker", "seconds"),
+        _use("penstock_worker_busy_seconds_total", "Time in which it worked.", "worker", "busy_seconds"),
+    ),
+    "user": (
+        _use("penstock_user_bytes_total", "Bytes that a process has moved for a user.", "user", "bytes"),
+        _use(
+            "penstock_user_waiting_seconds_total",
+            "Time that a user's tasks waited for it.",
+            "user",
+            "waiting_seconds",
+        ),
+    ),
+}
+"""Of each disk, worker and user of an environment, by kind; a disk goes by where it is mounted."""
+
 ENVIRONMENTS = (
     _host(
         "penstock_environment_segments",
@@ -368,6 +396,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Tasks": (*TASKS, BUSY, *SHARES.values(), OPERATOR, SERVICE_FIGURE),
     "Channels (detailed)": CHANNELS,
     "Environments": (*ENVIRONMENTS, PARTITIONS, PARTITION_BYTES, ENVIRONMENT_INFO),
+    "Disks, workers and users of environments": tuple(metric for kind in USES.values() for metric in kind),
     "Jobs and stages": (*JOBS, JOB_INFO, STAGE_INFO, STAGE_TASKS, ENDED_JOBS),
     "Checkpoints": PARTS,
 }

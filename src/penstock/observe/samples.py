@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from penstock.link.figures import ChannelFigures, PartitionFigures
+from penstock.link.figures import ChannelFigures, PartitionFigures, UseFigures
 from penstock.link.master import Heartbeat
 from penstock.observe import catalogue
 from penstock.shuffle import AttemptId, Metric
@@ -70,12 +70,19 @@ def environment_samples(
         yield Sample(catalogue.PARTITION_BYTES, labels, found.bytes)
 
 
+def use_samples(environment: str, uses: Iterable[UseFigures]) -> Iterator[Sample]:
+    """The samples of an environment's disks, workers and users."""
+    for use in uses:
+        yield from _plain(catalogue.USES[use.kind.value], (environment, use.name), use.figures)
+
+
 def heartbeat_samples(heartbeat: Heartbeat, declared: Mapping[str, Metric] | None = None) -> Iterator[Sample]:
     """All that an environment says of itself and of its tasks."""
     yield from environment_samples(heartbeat.environment, heartbeat.statistics, heartbeat.partitions)
     for attempt, figures in heartbeat.tasks:
         yield from task_samples(attempt, figures, declared)
     yield from channel_samples(heartbeat.channels)
+    yield from use_samples(heartbeat.environment, heartbeat.uses)
 
 
 def channel_samples(channels: Iterable[ChannelFigures]) -> Iterator[Sample]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -23,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import NoStorageError, PenstockError
+from penstock.machine.disk_work import DISKS
 from penstock.operators.keys import normalised
 from penstock.operators.memory import TaskMemory
 from penstock.record import word_hash
@@ -60,6 +62,8 @@ class SpillFile:
         """Of each bucket the parts: the number of the file, the position in it, and the length."""
         self._end = 0
         self._files: list[BinaryIO] = []
+        self._places: list[str] = []
+        """For the ledger of disks: the files have no names."""
         self._folders = iter((memory.directory, *memory.others))
         # Dictionaries travel beside batches, so a batch that has some becomes a stream of its own.
         self._as_streams = any(contains(field.type, pa.types.is_dictionary) for field in schema)
@@ -79,10 +83,12 @@ class SpillFile:
 
     def _append(self, data: memoryview) -> int:
         begin = end = self._end
+        began = time.perf_counter()
         while data:
             written = os.pwrite(self._files[-1].fileno(), data, end)
             end += written
             data = data[written:]
+        DISKS.has_written(self._places[-1], end - begin, time.perf_counter() - began)
         self._end = end
         self._memory.spilled_bytes += end - begin
         return begin
@@ -92,6 +98,7 @@ class SpillFile:
         for folder in self._folders:
             try:
                 self._files.append(tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115 - see close
+                self._places.append(f"{folder}/spilled")
                 self._end = 0
                 return
             except OSError as error:
@@ -101,7 +108,10 @@ class SpillFile:
     def read(self, bucket: int) -> Iterator[pa.RecordBatch]:
         """The batches of one bucket, any number of times."""
         for file, position, length in self._parts[bucket]:
-            yield self._decoded(self._read(self._files[file].fileno(), position, length))
+            began = time.perf_counter()
+            data = self._read(self._files[file].fileno(), position, length)
+            DISKS.has_read(self._places[file], length, time.perf_counter() - began)
+            yield self._decoded(data)
 
     def _read(self, file: int, position: int, length: int) -> pa.Buffer:
         data = pa.allocate_buffer(length)

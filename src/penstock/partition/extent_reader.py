@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from types import TracebackType
 import xxhash
 
 from penstock.errors import IncompleteDataError
+from penstock.machine.disk_work import DISKS
 from penstock.partition.extents import Extent, StoredPiece, data_name, end_of_stretch
 from penstock.partition.file_header import DATA_MAGIC, damaged, header_size, read_header
 from penstock.partition.file_input import FileOrigin, open_file, read_at, unreadable
@@ -119,6 +121,7 @@ class ExtentReader:
     def _read_stretch(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> memoryview:
         first, last = pieces[begin].extent, pieces[end - 1].extent
         size = last.offset + last.length - first.offset
+        began = time.perf_counter()
         try:
             view = self._mapped(first, size) if size >= MAPPED else self._copied(first, size)
         except OSError as error:
@@ -129,6 +132,7 @@ class ExtentReader:
             if xxhash.xxh3_64_intdigest(view[position : position + length]) != checksum:
                 raise self._damaged(first.file, f"the checksum of the extent at {offset} does not match")
             position += length
+        DISKS.has_read(self.path(first.file), size, time.perf_counter() - began)
         return view[pieces[begin].skip :]
 
     def _mapped(self, first: Extent, size: int) -> memoryview:

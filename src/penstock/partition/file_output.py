@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError, StorageError
+from penstock.machine.disk_work import DISKS
 from penstock.partition.patience import Patience
 from penstock.shuffle.ids import PartitionId
 
@@ -109,6 +111,7 @@ class FileOutput:
         self._unseen -= size
         patience = Patience()
         while left:
+            began = time.perf_counter()
             try:
                 written = os.pwritev(self._fd, left[:_PARTS], offset)
             except OSError as error:
@@ -116,6 +119,7 @@ class FileOutput:
                     continue
                 self.abort()
                 raise self._failure(error) from error
+            DISKS.has_written(str(self.path), written, time.perf_counter() - began)
             self.writes += 1
             offset += written
             self.size = max(self.size, offset)

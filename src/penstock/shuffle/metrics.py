@@ -13,12 +13,14 @@ from enum import StrEnum
 
 from penstock.errors import PlanError
 
-_ENGINES = ("channel", "checkpoint", "driver", "environment", "job", "stage", "task")
+_ENGINES = ("channel", "checkpoint", "disk", "driver", "environment", "job", "stage", "task", "user", "worker")
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 OPERATOR_GROUP, KEY_GROUP, SERVICE_GROUP = "operator.", "key.", "service."
 """The beginnings of figures in a task's report: seconds by operator, shares of keys, and what a service counts."""
+DISK_GROUP = "disk."
+"""The beginning of those that its environment adds up by disk: the figure, a dot, and the disk."""
 READING, WRITING = "(reading)", "(writing)"
 """The parts of a task's work that no operator does: its input and its outputs."""
 

@@ -24,6 +24,7 @@ from penstock.observe.http_server import HttpAnswer, HttpRequest
 from penstock.web.access import PageAccess, Verdict
 from penstock.web.paces import processes_document
 from penstock.web.report import report
+from penstock.web.uses import UseLooks
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class PageAnswers:
         self._shown = shown
         self._access = access
         self._processes = processes
+        self._looks = UseLooks()
         self._written: tuple[dict[str, Any] | None, bytes] | None = None
 
     def statistics(self) -> dict[str, int]:
@@ -161,14 +163,13 @@ class PageAnswers:
             self._written = (told, _json(told))
         return self._written[1]
 
-    @staticmethod
-    async def _processes_now(ask: Processes) -> dict[str, Any]:
+    async def _processes_now(self, ask: Processes) -> dict[str, Any]:
         try:
             found = await asyncio.wait_for(asyncio.wrap_future(ask()), _PROCESSES_SECONDS)
         except (PenstockError, TimeoutError) as error:  # the JobMaster closes, or is busy
             _LOG.debug("the page's processes can't be told: %r", error)
             found = ()
-        return processes_document(found)
+        return processes_document(found, self._looks.look(found, asyncio.get_running_loop().time()))
 
 
 def pace_of(asks: Mapping[str, str]) -> float:

@@ -2,8 +2,8 @@
 """The processes of an application side by side: which of them is slow, as far as their figures can tell.
 
 A process is slow if its tasks of a stage do fewer rows in a second of work than those of the same stage elsewhere:
-rows that wait for others count for nobody. A stage that one process has whole is compared with none. Nothing here
-tells the time of a disk, or whose rows they are: no figure does.
+rows that wait for others count for nobody. A stage that one process has whole is compared with none. Its disks,
+workers and users are compared in `uses`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.job.shell.processes import ProcessNow, TaskNow
+from penstock.web.uses import SLOW, UseNow, uses_document
 
-SLOW = 0.67
-"""A process is named that has less than this part of the others' pace."""
 SILENT = 5.0
 """One is named that has said nothing for so many seconds."""
 
@@ -43,11 +42,13 @@ class _Work:
         return self.rows / self.seconds if self.seconds > 0 and self.rows else None
 
 
-def processes_document(processes: Sequence[ProcessNow]) -> dict[str, Any]:
-    """The tables of the page, and one sentence."""
+def processes_document(processes: Sequence[ProcessNow], uses: Sequence[UseNow] = ()) -> dict[str, Any]:
+    """The tables of the page, and the sentences."""
     paces = _paces(processes)
+    used = uses_document(processes, uses)
     return {
-        "text": " ".join(_sentences(processes, paces)),
+        **used,
+        "text": " ".join([*_slow(processes, paces), *used["text"]]) or _nothing(processes, paces),
         "paces": paces,
         "processes": [_process(each) for each in processes],
         "partitions": [
@@ -91,21 +92,24 @@ def _process(process: ProcessNow) -> list[Any]:
     return [*place, used, size, share, *(figures.get(name) for name in told), process.metrics or "not served"]
 
 
-def _sentences(processes: Sequence[ProcessNow], paces: list[list[Any]]) -> list[str]:
-    if not processes:
-        return ["No environment process is attached."]
+def _slow(processes: Sequence[ProcessNow], paces: list[list[Any]]) -> list[str]:
+    """A sentence for each process that is silent, and for the slowest one."""
     found = [
         f"{each.name} has been silent for {each.silent:.0f} s: its host is busy, paused or gone."
         for each in processes
         if each.silent >= SILENT
     ]
-    compared = [row for row in paces if row[6] is not None]
-    slowest = min(compared, key=lambda row: row[6], default=None)
-    if slowest is None:
-        found.append("No stage runs in several processes, so there is nothing to compare.")
-    elif slowest[6] < SLOW:
+    slowest = min((row for row in paces if row[6] is not None), key=lambda row: row[6], default=None)
+    if slowest is not None and slowest[6] < SLOW:
         job, stage, name, part = slowest[0], slowest[1], slowest[2], slowest[6]
         found.append(f"{name} is slow: its tasks of stage {stage} of {job} do {part:.0%} of the others' pace.")
-    else:
-        found.append("No process is much slower than others with tasks of the same stage.")
     return found
+
+
+def _nothing(processes: Sequence[ProcessNow], paces: list[list[Any]]) -> str:
+    """The sentence where nothing is slow."""
+    if not processes:
+        return "No environment process is attached."
+    if all(row[6] is None for row in paces):
+        return "No stage runs in several processes, and no worker, disk or user is slow."
+    return "No process, worker, disk or user is much slower than others."

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Sequence
 
+from penstock.machine.disk_work import DISKS
 from penstock.partition.extent_reader import MAPPED, ExtentReader
 from penstock.partition.extents import StoredPiece, end_of_stretch
 from penstock.partition.stored import StoredRows
@@ -121,7 +123,9 @@ def fetched(reader: ExtentReader, pieces: Sequence[StoredPiece]) -> list[memoryv
     """The bytes of pieces that lie together, checked. They are in the page cache before they are mapped."""
     first, last = pieces[0].extent, pieces[-1].extent
     if first.length >= MAPPED:
+        began = time.perf_counter()
         _fetch(reader.open(first.file), first.offset, last.offset + last.length - first.offset)
+        DISKS.has_read(reader.path(first.file), 0, time.perf_counter() - began)  # its bytes are counted below
     return list(reader.read(pieces))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 
 from penstock.buffer import Holdings
 from penstock.environment.ports.inputs import GatePort
@@ -16,6 +16,7 @@ from penstock.errors import ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.metrics import DISK_GROUP
 
 log = logging.getLogger("penstock.environment")
 
@@ -30,6 +31,8 @@ class AttachedTask:
         self.holdings = holdings
         self.attempt: AttemptId | None = None
         self.metrics: dict[str, float] = {}
+        self.on_disk_work: Callable[[int, dict[str, float]], None] = lambda _, __: None
+        """Told its process and what that has done for disks since it began."""
         self.writers: dict[int, WriterPort] = {}
         """Those of which frames tell, by port."""
         self._lessors: dict[int, WriterPort] = {}
@@ -55,6 +58,13 @@ class AttachedTask:
         self._life.move(AttachedTaskEvent.ASK)
         self.identity = self.attempt = identity
         self.metrics = {}
+
+    def reported(self, told: Mapping[str, float]) -> None:
+        """It tells how far it is, and what its process has done for disks; its last word is of disks alone."""
+        disks = {name: value for name, value in told.items() if name.startswith(DISK_GROUP)}
+        if len(disks) < len(told):
+            self.metrics = {name: value for name, value in told.items() if name not in disks}
+        self.on_disk_work(self.pid, {name.removeprefix(DISK_GROUP): value for name, value in disks.items()})
 
     def deployed(self, attempt: AttemptId | None) -> None:
         """It has got an attempt to work on, or may end."""

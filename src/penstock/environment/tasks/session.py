@@ -148,7 +148,7 @@ class TaskSession:
         self._task.gates[port].resume(channel)
 
     def _on_report(self, body: memoryview) -> None:
-        self._task.metrics = {str(name): float(value) for name, value in unpack(body).items()}
+        self._task.reported({str(name): float(value) for name, value in unpack(body).items()})
 
     def _on_bye(self, body: memoryview) -> None:
         self._said_bye = True

@@ -17,6 +17,7 @@ from penstock.observe.samples import (
     part_samples,
     share_samples,
     task_samples,
+    use_samples,
 )
 from penstock.shuffle import Metric
 
@@ -30,6 +31,7 @@ def all_environments(attached: Iterable[AttachedEnvironment]) -> Iterator[Sample
         if heard is not None:
             yield from environment_samples(said.environment, heard.statistics, heard.partitions)
             yield from channel_samples(heard.channels)
+            yield from use_samples(said.environment, heard.uses)
 
 
 def all_tasks(figures: TaskFigures, declared: Mapping[str, Metric]) -> Iterator[Sample]:

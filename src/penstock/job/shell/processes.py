@@ -10,6 +10,7 @@ from typing import Any
 from penstock.job.core.result import JobProgress
 from penstock.job.shell.environments import AttachedEnvironment
 from penstock.job.shell.figures import TaskFigures
+from penstock.link.figures import UseFigures
 from penstock.observe.samples import busy_seconds
 
 
@@ -37,6 +38,8 @@ class ProcessNow:
     figures: dict[str, float]
     partitions: tuple[dict[str, Any], ...]
     tasks: tuple[TaskNow, ...]
+    uses: tuple[UseFigures, ...] = ()
+    """Its disks, workers and users."""
 
 
 def processes_now(
@@ -65,7 +68,7 @@ def _one(environment: AttachedEnvironment, tasks: tuple[TaskNow, ...], silent: f
         for each in heard.partitions
     )
     place = (said.environment, said.host, said.pid, heard.metrics, max(0.0, silent))
-    return ProcessNow(*place, dict(heard.statistics), partitions, tasks)
+    return ProcessNow(*place, dict(heard.statistics), partitions, tasks, heard.uses)
 
 
 def _task(place: tuple[str, int, int], figures: Mapping[str, float], shares: dict[str, float]) -> TaskNow:

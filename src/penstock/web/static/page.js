@@ -160,20 +160,28 @@ function processesPart() {
   const table = new Table("Environment processes", [["process", "text"], ["host", "text"], ["pid", "count"], ["silent for", "seconds"], ["tasks", "count"], ["memory in use", "bytes"], ["of", "bytes"], ["share", "share"], ["spilled by hybrid", "bytes"],
     ["read ahead", "bytes"], ["connections", "count"], ["from others", "bytes"], ["to others", "bytes"], ["metrics at", "text"]]);
   const held = new Table("Partitions that they hold", [["process", "text"], ["service", "text"], ["kind", "text"], ["state", "text"], ["partitions", "count"], ["bytes", "bytes"]]);
-  const lacks = element("p", { class: "quiet" }, "Not here: the time that each disk takes, and which user's rows wait. Processes tell neither; the bytes that they spill and read ahead are what is known of disks, the job what is known of users.");
+  const disks = new Table("Disks: the bytes and the time of reads and writes, and those of the last seconds", [["process", "text"], ["disk", "text"], ["read", "bytes"], ["written", "bytes"], ["time reading", "seconds"], ["time writing", "seconds"],
+    ["reads, in a second of them", "bytes"], ["writes, in a second of them", "bytes"], ["now reading", "share"], ["now writing", "share"]]);
+  const workers = new Table("Workers", [["process", "text"], ["worker", "text"], ["job", "text"], ["stage", "count"], ["subtask", "count"], ["busy", "share"], ["of the others' pace", "share"]]);
+  const users = new Table("Users", [["process", "text"], ["user", "text"], ["bytes", "bytes"], ["bytes a second", "bytes"], ["waits", "share"]]);
+  const all = [slow, disks, workers, users, table, held];
   const fill = () => {
     const found = state.told && state.told.processes;
     if (!found) {
       words.textContent = "Processes are told while their driver runs, and are in no log.";
-      [slow, table, held].forEach((each) => each.fill([]));
+      all.forEach((each) => each.fill([]));
       return;
     }
     words.textContent = found.text;
     slow.fill(found.paces, (row) => row[6] !== null && row[6] < 0.67);
+    disks.fill(found.disks);
+    workers.fill(found.workers, (row) => row[6] !== null && row[6] < 0.67);
+    users.fill(found.users);
+    users.place.hidden = !found.users.length;
     table.fill(found.processes);
     held.fill(found.partitions);
   };
-  return [element("div", {}, words, slow.place, table.place, held.place, lacks), fill];
+  return [element("div", {}, words, ...all.map((each) => each.place)), fill];
 }
 
 // --- drawing
