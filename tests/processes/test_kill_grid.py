@@ -25,6 +25,7 @@ from effort import THOROUGH
 from penstock.errors import JobCancelledError
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
+from penstock.link.rendezvous import base_folder
 from penstock.testing import wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates
@@ -300,6 +301,16 @@ def test_executor_killed_when_the_job_is_over(cluster: ProcessCluster, tmp_path:
         executor.kill()
     found = cluster.read(finished, gated.rows().schema)
     assert found.sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
+
+
+def test_an_environment_that_ends_removes_the_folders_of_killed_ones(cluster: ProcessCluster) -> None:
+    """It ends with its application; nobody may start on its host any more, and the killed one held files there."""
+    killed, last = (cluster.environment_pid(executor) for executor in cluster.launcher.executors)
+    kill(killed)
+    assert len(list(base_folder().iterdir())) == 2
+    wait_until(lambda: cluster.attached() == {last}, "the JobMaster has noticed", WAIT)
+    cluster.master.close()
+    wait_until(lambda: not list(base_folder().iterdir()), "no folder is left", WAIT)
 
 
 def test_environment_killed_when_the_job_is_over(cluster: ProcessCluster, tmp_path: Path) -> None:

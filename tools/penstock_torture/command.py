@@ -79,7 +79,7 @@ def torture(options: TortureOptions) -> int:
             with open_cluster("penstock-torture") as spark:
                 applications.append(spark.sparkContext.applicationId)
                 failures += _run_grid(spark, "cluster", cluster=True)
-        left = [item for application in applications for item in leftovers(application)]
+        left = list(dict.fromkeys(item for application in applications for item in leftovers(application)))
     for item in left:
         say(f"left behind: {item}")
     for failure in failures:

@@ -76,16 +76,18 @@ def main() -> None:
     finally:
         if config.place.is_locked_by(lock):  # else another environment has taken this one's place
             config.place.remove()
-        if not dismissed:
-            _sweep_after_driver()
+        _sweep_after(config.settings.environment.directory, is_driver_dead=not dismissed)
 
 
-def _sweep_after_driver() -> None:
-    """A killed driver can't remove its own folder, and holds the lock for some instants longer than its sockets."""
-    for _ in range(_SWEEPS):
-        if sweep():
+def _sweep_after(directory: str, *, is_driver_dead: bool) -> None:
+    """Remove the folders of those of this host that were killed, for nobody may start here any more.
+
+    A killed driver holds the lock of its folder for some instants longer than its sockets.
+    """
+    for _ in range(_SWEEPS if is_driver_dead else 1):
+        if sweep(directory):
             return
-        time.sleep(_SWEEP_SECONDS)
+        time.sleep(_SWEEP_SECONDS if is_driver_dead else 0.0)
 
 
 def _run(main_task: Coroutine[Any, Any, bool]) -> bool:
