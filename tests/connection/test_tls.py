@@ -16,7 +16,7 @@ import pytest
 
 from network_parts import certificate, run, wait_until
 from penstock.connection.certificate import Certificate
-from penstock.connection.certificates import new_certificate
+from penstock.connection.certificates import fingerprint_of, new_certificate, server_context
 from penstock.connection.dialing import dial
 from penstock.connection.door import Door, DoorSettings
 from penstock.connection.handshake import Credentials, Service
@@ -26,6 +26,7 @@ from penstock.connection.sockets import TcpTransport
 from penstock.connection.tls import AHEAD, RECORD, TlsEndpoint, TlsTransport
 from penstock.connection.transport import Endpoint, Transport, binding_of, is_loopback, split_host
 from penstock.errors import AuthenticationError, EnvironmentLostError, SettingError
+from penstock.services.fetching.sealed import SealedSession
 from penstock.settings import Settings, TlsSettings
 
 SECRET = b"a secret of the application....."
@@ -306,6 +307,126 @@ def test_plain_text_does_not_leave_loopback(monkeypatch: pytest.MonkeyPatch) -> 
         everywhere.close()
 
     run(main, "asyncio")
+
+
+def test_a_service_takes_plain_text_from_loopback_and_from_nowhere_else() -> None:
+    """At one port: a peer of this machine as it likes, one by another address over TLS only."""
+
+    async def main() -> None:
+        transport = Protection(certificate(), spares_loopback=True).transport()
+        here = Entrance(transport)
+        port = split_host(await here.open_at("tls://0.0.0.0:0"), "tls")[1]
+        plain, sealed = Protection(accepts_plain_text=True), Protection(Certificate())
+        ways = [("tcp://127.0.0.1", plain), ("tls://127.0.0.1", sealed)]
+        own = own_address()
+        if own:
+            ways.append((f"tls://{own}", sealed))
+        for number, (host, protection) in enumerate(ways, 1):
+            near = await opened(protection, f"{host}:{port}")
+            await wait_until(lambda number=number: len(here.inside) == number)  # type: ignore[misc]
+            far = here.inside[-1]
+            assert (binding_of(far) != b"") is host.startswith("tls")
+            assert await echo(near, far) == await echo(far, near) == b"to the other end"
+            near.close()
+        if own:
+            with pytest.raises((AuthenticationError, EnvironmentLostError)):
+                await opened(plain, f"tcp://{own}:{port}")
+            await wait_until(lambda: here.door.refused == 1)
+            assert len(here.inside) == 3
+        here.close()
+
+    run(main, "asyncio")
+
+
+async def echo(near: Endpoint, far: Endpoint) -> bytes:
+    """The bytes that get from one end to the other, which is told that they are there."""
+    there, target = asyncio.Event(), memoryview(bytearray(100))
+    assert near.send_nowait([b"to the ", b"other end"]) == 16
+    far.set_readable(there.set)
+    await asyncio.wait_for(there.wait(), 5)
+    far.set_readable(None)
+    count = far.receive_nowait(target)
+    return bytes(target[:count])
+
+
+def test_a_session_of_tasks_is_sealed_without_a_socket() -> None:
+    """The inner session's bytes come through both ways, and it is bound to the certificate that was seen."""
+    inner, server = Lines(), Server()
+    session = SealedSession(inner, certificate())
+    assert "handshake of TLS" in session.closed()
+    assert server.takes(session.outgoing()) == b""
+    assert server.gives(session) == []
+    assert server.takes(session.outgoing()) == b"asks"
+    assert inner.stream == fingerprint_of(certificate())
+    server.tls.write(b"first" + b"other")
+    assert server.gives(session) == ["first", "other"]
+    assert session.closed() == "closed"
+    server.tls.write(b"third")
+    with pytest.raises(ConnectionResetError, match="TLS: "):
+        server.gives(session, harm=1)
+
+
+def test_a_task_does_not_trust_another_certificate() -> None:
+    """The service's certificate is not of the operator's authorities: nothing is said to it."""
+    inner, server = Lines(), Server()
+    session = SealedSession(inner, new_certificate("another"))
+    server.takes(session.outgoing())
+    with pytest.raises(AuthenticationError, match="not trusted here"):
+        server.gives(session)
+    assert inner.asks
+
+
+class Server:
+    """The other side of a sealed session, in memory."""
+
+    def __init__(self) -> None:
+        self.come, self.gone = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = server_context(certificate()).wrap_bio(self.come, self.gone, server_side=True)
+
+    def takes(self, data: bytes) -> bytes:
+        """Decrypt what the client has sent."""
+        self.come.write(data)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+            return self.tls.read(100)
+        return b""
+
+    def gives(self, session: SealedSession, harm: int = 0) -> list[str]:
+        """Hand over what this side sends; the answers of the client. `harm` changes its last byte."""
+        data = bytearray(self.gone.read())
+        data[-1] ^= harm
+        session.room()[: len(data)] = data
+        return session.received(len(data))
+
+
+class Lines:
+    """A session that asks once, and has answers of five bytes."""
+
+    def __init__(self) -> None:
+        self.asks = b"asks"
+        self.stream = b""
+        self._room = memoryview(bytearray(5))
+
+    def bind(self, stream: bytes) -> None:
+        """Keep it."""
+        self.stream = stream
+
+    def outgoing(self) -> bytes:
+        """The question, once."""
+        asks, self.asks = self.asks, b""
+        return asks
+
+    def closed(self) -> str:
+        """The end."""
+        return "closed"
+
+    def room(self) -> memoryview:
+        """For one answer."""
+        return self._room
+
+    def received(self, count: int) -> list[str]:
+        """One answer."""
+        return [bytes(self._room[:count]).decode()]
 
 
 def own_address() -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service `external` keeps the promises of blocking partitions, over a host service process for each host."""
+"""The service `external` keeps the promises of blocking partitions, over TLS to a service process of each host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalHarness]:
     """The application of the suite; it leaves no file."""
-    harness = ExternalHarness(tmp_path_factory.mktemp("external"), "app-20260101-0001")
+    harness = ExternalHarness(tmp_path_factory.mktemp("external"), "app-20260101-0001", tls="always")
     yield harness
     harness.close()
 

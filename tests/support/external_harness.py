@@ -47,12 +47,18 @@ class ExternalHarness:
     """
 
     def __init__(
-        self, folder: Path, application: str, secret: bytes = SECRET, hosts: Sequence[str] = ("a", "b")
+        self,
+        folder: Path,
+        application: str,
+        secret: bytes = SECRET,
+        hosts: Sequence[str] = ("a", "b"),
+        tls: str = "auto",
     ) -> None:
         self.folder = folder
         self.application = application
         self.secret = secret
         self.conf = {"spark.penstock.external.retryTimeout": "1s", "spark.penstock.external.requestTimeout": "2s"}
+        self.conf["spark.penstock.tls.mode"] = tls
         self.hosts: dict[str, ExternalProcess] = {}
         self.options: dict[str, tuple[str, ...]] = {}
         """By host: other options than the usual ones of its service."""

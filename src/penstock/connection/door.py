@@ -69,7 +69,6 @@ class Door(Generic[E]):
             self._refuse(endpoint, "it has come too late")
             return
         handshake = Handshake(Role.SERVER, self._service, self._credentials, endpoint.peer)
-        handshake.bind(binding_of(endpoint))
         greeting = _Greeting(endpoint, handshake, self._over)
         first = self._waiting.enter(greeting, endpoint.peer.rpartition(":")[0] or endpoint.peer)
         greeting.start(self._settings.handshake_timeout)
@@ -149,6 +148,7 @@ class _Greeting(Generic[E]):
             target = memoryview(bytearray(self._handshake.missing))
             count = self.endpoint.receive_nowait(target)
             if count is not None:
+                self._handshake.bind(binding_of(self.endpoint))  # known with the first bytes
                 self._handshake.feed(bytes(target[:count]))
                 self._say()
         except PenstockError as error:

@@ -4,6 +4,7 @@
     decided               the driver, once for its application: `auto` becomes `always` where anything leaves loopback
     protection_of         each process, by what the driver has decided
     services_protection   one that connects to a service of several applications, which has a certificate of its own
+    serving_protection    such a service itself
 
 Without a certificate it is plain text, which refuses to leave loopback unless the user accepts that (`never`). So
 nobody who answers in plain text, and no address that says so, makes a process send rows that others can read.
@@ -30,17 +31,22 @@ from penstock.settings import TlsSettings
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """By a certificate, or in plain text, which stays on loopback unless that is accepted."""
+    """By a certificate, or in plain text, which stays on loopback unless that is accepted.
+
+    One with a certificate that `spares_loopback` lets peers on loopback come in plain text, and goes there so itself.
+    """
 
     certificate: Certificate | None = None
     accepts_plain_text: bool = False
+    spares_loopback: bool = False
 
     def transport(self, name: str = TcpTransport.scheme, socket_buffer: int = 0) -> Transport:
         """The transport of this name, encrypted where there is a certificate; raises SettingError."""
         if self.certificate is not None:
             from penstock.connection.tls import TlsTransport
 
-            return TlsTransport(load_transport(name, socket_buffer), self.certificate)
+            inner = load_transport(name, socket_buffer)
+            return TlsTransport(inner, self.certificate, spares_loopback=self.spares_loopback)
         if name == TcpTransport.scheme:
             return TcpTransport(socket_buffer, stays_on_loopback=not self.accepts_plain_text)
         return load_transport(name)
@@ -50,6 +56,14 @@ class Protection:
         if address.startswith("tls://"):
             return replace(self, certificate=self.certificate or Certificate()).transport()
         return replace(self, certificate=None).transport()
+
+    def certificate_for(self, host: str) -> Certificate | None:
+        """The certificate, or its authorities, where a connection to this address is encrypted. SettingError."""
+        if self.certificate is not None:
+            return None if self.spares_loopback and is_loopback(host) else self.certificate
+        if self.accepts_plain_text or is_loopback(host):
+            return None
+        raise SettingError(f"plain text to {host} is refused: see spark.penstock.tls.mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +109,24 @@ def protection_of(tls: TlsSettings, made: Certificate | None) -> Protection:
 
 def services_protection(tls: TlsSettings) -> Protection:
     """The protection towards services of several applications: the operator's authorities, where there are any."""
+    if tls.mode == "never":
+        return Protection(accepts_plain_text=True)
     authorities = Certificate()
     if tls.authorities:
         from penstock.connection.certificates import read_certificate
 
         authorities = read_certificate("", "", tls.authorities)
-    return Protection(authorities, accepts_plain_text=tls.mode == "never")
+    return Protection(authorities, spares_loopback=tls.mode == "auto")
+
+
+def serving_protection(mode: str, certificate: str, key: str) -> Protection:
+    """The protection of a service of several applications: with the operator's files, or a new certificate.
+
+    On loopback it takes plain text, too. Raises SettingError.
+    """
+    if mode == "never":
+        return Protection(accepts_plain_text=True)
+    from penstock.connection.certificates import new_certificate, read_certificate
+
+    own = read_certificate(certificate, key, "") if certificate else new_certificate("penstock service")
+    return Protection(own, spares_loopback=mode == "auto")

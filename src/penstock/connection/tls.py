@@ -22,7 +22,15 @@ from typing import Final
 
 from penstock.connection.certificate import Certificate
 from penstock.connection.certificates import client_context, fingerprint, fingerprint_of, server_context
-from penstock.connection.transport import Endpoint, Listener, PatientEndpoint, Transport, split_address
+from penstock.connection.transport import (
+    Endpoint,
+    Listener,
+    PatientEndpoint,
+    Transport,
+    is_loopback,
+    split_address,
+    split_host,
+)
 from penstock.errors import AuthenticationError
 
 SCHEME: Final = "tls"
@@ -35,6 +43,8 @@ AHEAD: Final = 256 << 10
 CHUNK: Final = 128 << 10
 """Encrypted bytes received at once."""
 FIRST: Final = 4 << 10
+_HANDSHAKE: Final = 0x16
+"""The first byte of every stream of TLS."""
 LINGER: Final = 2.0
 """Seconds in which a closed end sends on what was taken: as the system does for a socket that is closed."""
 _STRANGE: Final = re.compile("VERSION|HTTP|UNKNOWN_PROTOCOL|UNSUPPORTED_PROTOCOL")
@@ -42,10 +52,14 @@ _STRANGE: Final = re.compile("VERSION|HTTP|UNKNOWN_PROTOCOL|UNSUPPORTED_PROTOCOL
 
 
 class TlsTransport:
-    """Another transport's streams, encrypted. Its addresses are those of the other one, with a scheme of its own."""
+    """Another transport's streams, encrypted. Its addresses are those of the other one, with a scheme of its own.
 
-    def __init__(self, inner: Transport, certificate: Certificate) -> None:
+    One that `spares_loopback` takes a peer on loopback in plain text too, if that begins so.
+    """
+
+    def __init__(self, inner: Transport, certificate: Certificate, *, spares_loopback: bool = False) -> None:
         self._inner = inner
+        self._spares_loopback = spares_loopback
         self.scheme = SCHEME if inner.scheme == "tcp" else f"{SCHEME}+{inner.scheme}"
         self._client = client_context(certificate)
         self._server = server_context(certificate) if certificate.chain else None
@@ -58,7 +72,8 @@ class TlsTransport:
         server = self._server
 
         def accepted(endpoint: Endpoint) -> None:
-            on_connection(TlsEndpoint(endpoint, server, self._fingerprint))
+            spared = self._spares_loopback and is_loopback(split_host(endpoint.peer, self._inner.scheme)[0])
+            on_connection(TlsEndpoint(endpoint, server, self._fingerprint, may_be_plain=spared))
 
         listener = await self._inner.listen(self._translated(address), accepted)
         return _TlsListener(listener, f"{self.scheme}://{split_address(listener.address, self._inner.scheme)}")
@@ -93,7 +108,9 @@ class TlsEndpoint:
         "_hears",
         "_inner",
         "_is_open",
+        "_is_plain",
         "_is_shaken",
+        "_may_be_plain",
         "_minds",
         "_readable",
         "_received",
@@ -104,7 +121,9 @@ class TlsEndpoint:
         "_writable",
     )
 
-    def __init__(self, inner: Endpoint, context: ssl.SSLContext, own: bytes = b"") -> None:
+    def __init__(
+        self, inner: Endpoint, context: ssl.SSLContext, own: bytes = b"", *, may_be_plain: bool = False
+    ) -> None:
         self._inner = inner
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=bool(own))
@@ -118,6 +137,7 @@ class TlsEndpoint:
         self._hears = self._minds = False
         """True while it listens to the inner endpoint for bytes, and for room."""
         self._is_open = True
+        self._may_be_plain, self._is_plain = may_be_plain, False
 
     @property
     def peer(self) -> str:
@@ -129,10 +149,12 @@ class TlsEndpoint:
         """The fingerprint of the certificate that this stream was opened with; empty before the handshake."""
         if not self._fingerprint and self._is_shaken:
             self._fingerprint = fingerprint(self._tls.getpeercert(binary_form=True) or b"")
-        return self._fingerprint
+        return b"" if self._is_plain else self._fingerprint
 
     def send_nowait(self, parts: Sequence[bytes | memoryview]) -> int:
         """Encrypt from the front of `parts`, and send what the inner endpoint takes."""
+        if self._is_plain:
+            return self._inner.send_nowait(parts)
         if not (self._step() and self._flush()):
             self._arm()
             return 0
@@ -153,6 +175,8 @@ class TlsEndpoint:
         if not self._step():
             self._arm()
             return 0 if self._has_ended else None
+        if self._is_plain:
+            return self._received_plain(target)
         filled, size = 0, len(target)
         while filled < size:
             try:
@@ -177,6 +201,14 @@ class TlsEndpoint:
         if not filled and self._failure is not None:
             raise self._failure
         return filled or (0 if self._has_ended else None)
+
+    def _received_plain(self, target: memoryview) -> int | None:
+        if not self._received.pending:
+            return self._inner.receive_nowait(target)
+        first = self._received.read(len(target))
+        target[: len(first)] = first
+        self._call_again()
+        return len(first)
 
     def set_readable(self, callback: Callable[[], None] | None) -> None:
         """As the seam says; what was received and not yet read counts."""
@@ -230,7 +262,11 @@ class TlsEndpoint:
         """Go on with the handshake; True once it is done. Raises what ended it."""
         if self._failure is not None:
             raise self._failure
-        while not self._is_shaken:
+        while not (self._is_shaken or self._is_plain):
+            if self._may_be_plain:
+                if not self._refill():
+                    return False
+                continue
             try:
                 self._tls.do_handshake()
                 self._is_shaken = True
@@ -255,6 +291,8 @@ class TlsEndpoint:
             return False
         if count:
             self._received.write(scratch[:count])
+            self._is_plain = self._may_be_plain and scratch[0] != _HANDSHAKE
+            self._may_be_plain = False
             return True
         self._has_ended = count == 0
         return False
@@ -276,7 +314,7 @@ class TlsEndpoint:
         """Listen to the inner endpoint for what the layer above waits for, and for what waits here."""
         if not self._is_open:
             return
-        shakes = not self._is_shaken and self._failure is None
+        shakes = not (self._is_shaken or self._is_plain) and self._failure is None
         hears = self._readable is not None or (self._writable is not None and shakes)
         minds = bool(len(self._unsent)) or (self._writable is not None and not shakes)
         if hears is not self._hears:

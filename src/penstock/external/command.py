@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from penstock.external.options import PORT, HostServiceOptions
+from penstock.settings import TLS_MODES
 from penstock.settings.values import parse_seconds, parse_size
 
 HELP = "keep blocking partitions and results on this host, longer than executors live"
@@ -24,6 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lease = "an application nobody has heard of for so long is over (30m)"
     parser.add_argument("--lease", default="30m", metavar="TIME", help=lease)
     parser.add_argument("--memory", default="64m", metavar="SIZE", help="for bytes on their way, of each application")
+    tls = "TLS for readers: not on loopback (auto), there too (always), or none, on a network that you trust (never)"
+    parser.add_argument("--tls", default="auto", choices=TLS_MODES, help=tls)
+    parser.add_argument("--certificate", default="", metavar="FILE", help="PEM file of the port (a new one is made)")
+    parser.add_argument("--key", default="", metavar="FILE", help="PEM file of its key (in the same file)")
 
 
 def run_service(options: argparse.Namespace) -> int:
@@ -42,6 +47,9 @@ def run_service(options: argparse.Namespace) -> int:
         reserve,
         lease,
         memory,
+        options.tls,
+        options.certificate,
+        options.key,
     )
     import asyncio
     import logging

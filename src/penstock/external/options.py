@@ -28,6 +28,10 @@ class HostServiceOptions:
     reserve: int = 1 << 30
     lease: float = 1800.0
     memory: int = 64 << 20
+    tls: str = "auto"
+    """`auto`: TLS for all but peers on loopback; `always`: for these too; `never`: rows travel in plain text."""
+    certificate: str = ""
+    key: str = ""
 
     @property
     def socket_path(self) -> Path:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.connection.protection import serving_protection
 from penstock.connection.transport import join_host
 from penstock.errors import SettingError
 from penstock.external.catalogue import Catalogue
@@ -46,8 +47,9 @@ async def serve(options: HostServiceOptions) -> None:
         policy = KeeperPolicy(options.quota, options.lease, socket.gethostname())
         keeper = Keeper(catalogue, ServiceFolders(options.folders, options.reserve), policy)
         server = ServiceServer(keeper, options.memory)
+        protection = serving_protection(options.tls, options.certificate, options.key)
         try:
-            address = await server.open(join_host(options.host, options.port), options.socket_path)
+            address = await server.open(join_host(options.host, options.port), options.socket_path, protection)
             print(f"serving {options.folders[0]} at {address} and {options.socket_path}", flush=True)  # noqa: T201
             await _watch(keeper, options.lease, stopping)
         finally:

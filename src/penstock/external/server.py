@@ -18,7 +18,8 @@ from penstock.connection.door import Door
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import Service
 from penstock.connection.opening import HANDSHAKE_SECONDS
-from penstock.connection.sockets import SocketEndpoint, SocketListener, TcpTransport, unix_listening
+from penstock.connection.protection import Protection
+from penstock.connection.sockets import SocketEndpoint, SocketListener, unix_listening
 from penstock.connection.transport import Endpoint, Listener
 from penstock.connection.unauthenticated import Unauthenticated
 from penstock.errors import PenstockError, SettingError
@@ -62,13 +63,14 @@ class ServiceServer:
         found = self._memories.get(account.key.name)
         return 0 if found is None else found.bytes
 
-    async def open(self, address: str, path: Path) -> str:
+    async def open(self, address: str, path: Path, protection: Protection) -> str:
         """Listen; the address with its port. SettingError where it can't be had."""
         if len(str(path).encode()) > _SOCKET_PATH:
             raise SettingError(f"{path} is too long for a Unix socket: set --socket to a shorter path")
         try:
             self._listeners.append(SocketListener(_listening_to_all(path), str(path), self._came))
-            listener = await TcpTransport().listen(address, self._door.come)
+            transport = protection.transport()
+            listener = await transport.listen(address.replace("tcp", transport.scheme, 1), self._door.come)
         except OSError as error:
             raise SettingError(
                 f"the host service can't listen at {address} and {path}: {error}. See --host, --port and --socket"

@@ -24,6 +24,7 @@ from penstock.settings.settings import (
     KEYS,
     MODES,
     PREFIX,
+    TLS_MODES,
     Settings,
 )
 from penstock.settings.values import (
@@ -38,6 +39,7 @@ __all__ = [
     "LEAST_MEMORY",
     "MODES",
     "PREFIX",
+    "TLS_MODES",
     "AccessSettings",
     "BlockingSettings",
     "DriverSettings",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.connection.protection import Protection
 from penstock.connection.transport import split_host
 from penstock.external.keys import ApplicationKey
 from penstock.link.control import raise_for_error
@@ -16,6 +17,7 @@ from penstock.services.fetching.wire import Wire
 from penstock.shuffle.requests import Request
 
 _LOOK_SECONDS = 0.05
+_LOOPBACK = Protection()
 
 
 def call(
@@ -23,12 +25,13 @@ def call(
     address: str,
     requests: Sequence[Request[Any]],
     seconds: float,
+    protection: Protection = _LOOPBACK,
     check: Callable[[], object] = lambda: None,
 ) -> list[Any]:
     """The answers; raises what the service raised, ConnectionError or TimeoutError where there is none."""
     deadline = time.monotonic() + seconds
     session = ServiceSession(key, address)
-    wire = Wire(split_host(address), session)
+    wire = Wire(split_host(address), session, protection)
     try:
         numbers = [session.ask(request) for request in requests]
         plain: dict[int, Any] = {}

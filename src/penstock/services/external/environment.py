@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.connection.protection import services_protection
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import ListHeld, ReleaseKept
 from penstock.services.external.host_line import HostLine
@@ -46,7 +47,7 @@ class ExternalEnvironment:
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
-        sources = ExternalSources(self._settings.external, self._key)
+        sources = ExternalSources(self._settings.external, self._key, services_protection(self._settings.tls))
         gates = [FetchingGate(self._host, owner, descriptor, sources) for descriptor in descriptors]
         self._gates += [(owner.attempt, gate) for gate in gates]
         return list(gates)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.connection.protection import services_protection
 from penstock.connection.transport import join_host, split_host
 from penstock.errors import PenstockError
 from penstock.external.keys import ApplicationKey
@@ -71,6 +72,7 @@ class ExternalMaster:
     def __init__(self, context: ShuffleMasterContext) -> None:
         self._key = ApplicationKey.of(context.application, context.secret)
         self._settings: Settings = context.settings
+        self._protection = services_protection(context.settings.tls)
         self._addresses: dict[str, set[str]] = {}
         """By job: the services that have, or had, something of it."""
         self._held: dict[str, set[PartitionId]] = {}
@@ -148,7 +150,7 @@ class ExternalMaster:
 
     async def _tell(self, address: str, requests: Sequence[Request[Any]]) -> None:
         try:
-            await asyncio.to_thread(call, self._key, address, requests, _CALL_SECONDS)
+            await asyncio.to_thread(call, self._key, address, requests, _CALL_SECONDS, self._protection)
         except (PenstockError, OSError) as error:
             what = ", ".join(each.METHOD for each in requests)
             _LOG.warning("%s was not told of %s: its lease of this application ends it: %s", address, what, error)

@@ -77,6 +77,10 @@ class ServiceSession:
         self._numbers = 0
         self._waiting: list[bytes] = []
 
+    def bind(self, stream: bytes) -> None:
+        """Prove the key for this stream alone."""
+        self._handshake.bind(stream)
+
     @property
     def is_ready(self) -> bool:
         """True if both sides have proved themselves."""

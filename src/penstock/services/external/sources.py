@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from penstock.connection.protection import Protection
 from penstock.connection.transport import split_host
 from penstock.external.keys import ApplicationKey
 from penstock.services.external.channel import ExternalChannel
@@ -17,9 +18,10 @@ from penstock.shuffle import ChannelDescriptor, InputGateDescriptor
 class ExternalSources:
     """The services of all hosts, for one application."""
 
-    def __init__(self, settings: ExternalSettings, key: ApplicationKey) -> None:
+    def __init__(self, settings: ExternalSettings, key: ApplicationKey, protection: Protection) -> None:
         self._settings = settings
         self._key = key
+        self._protection = protection
 
     def channel(self, number: int, wanted: ChannelDescriptor, gate: InputGateDescriptor) -> ExternalChannel:
         """A channel of a gate."""
@@ -27,8 +29,8 @@ class ExternalSources:
 
     def line(self, address: str) -> ServiceLine:
         """The line to the service at this address."""
-        key, place = self._key, split_host(address)
+        key, place, protection = self._key, split_host(address), self._protection
         patience = LinePatience(
             self._settings.retry_timeout, "spark.penstock.external.retryTimeout", f"the host service at {address}"
         )
-        return ServiceLine(ServiceFetches(), lambda: Wire(place, ServiceSession(key, address)), patience)
+        return ServiceLine(ServiceFetches(), lambda: Wire(place, ServiceSession(key, address), protection), patience)

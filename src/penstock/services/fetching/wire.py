@@ -11,8 +11,9 @@ import errno
 import select
 import socket
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from penstock.connection.protection import Protection
 from penstock.services.fetching.parts import WireSession
 
 T = TypeVar("T")
@@ -24,10 +25,11 @@ _MOST_AT_ONCE = 32
 
 
 class Wire:
-    """One connection; it is being made when the constructor returns."""
+    """One connection; it is being made when the constructor returns. With a protection it may be one of TLS."""
 
-    def __init__(self, address: Address, session: WireSession) -> None:
+    def __init__(self, address: Address, session: WireSession, protection: Protection | None = None) -> None:
         self.session = session
+        self._stream = session
         self._unsent = memoryview(b"")
         self.is_connecting = True
         """It is not known yet whether anybody is there."""
@@ -36,6 +38,11 @@ class Wire:
             family, kind, number, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         except OSError as error:
             raise ConnectionError(f"{host} is no host that is known here: {error}") from error
+        certificate = protection.certificate_for(str(place[0])) if protection is not None else None
+        if certificate is not None:
+            from penstock.services.fetching.sealed import BoundSession, SealedSession
+
+            self._stream = SealedSession(cast("BoundSession", session), certificate)
         self._socket = socket.socket(family, kind | socket.SOCK_CLOEXEC, number)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -106,7 +113,7 @@ class Wire:
     def _send(self) -> None:
         while True:
             if not self._unsent:
-                self._unsent = memoryview(self.session.outgoing())
+                self._unsent = memoryview(self._stream.outgoing())
             if not self._unsent:
                 return
             try:
@@ -118,12 +125,12 @@ class Wire:
         found: list[Any] = []
         for _ in range(_MOST_AT_ONCE):
             try:
-                count = self._socket.recv_into(self.session.room())
+                count = self._socket.recv_into(self._stream.room())
             except BlockingIOError:
                 break
             if not count:
                 if found:
                     break  # said again the next time
-                raise ConnectionResetError(self.session.closed())
-            found += self.session.received(count)
+                raise ConnectionResetError(self._stream.closed())
+            found += self._stream.received(count)
         return found
