@@ -256,11 +256,17 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "endless can't tell what is available now",
         "available_now()",
     ),
-    "a function for each batch": (
-        lambda p: writer().foreachBatch(lambda frame, number: None),
+    "a function for each row": (
+        lambda p: writer().foreach(lambda row: None),
         AttributeError,
-        "writeStream has no 'foreachBatch'",
-        ".mapInArrow(fn, schema) before .writeStream",
+        "writeStream has no 'foreach'",
+        ".foreachBatch(fn)",
+    ),
+    "a result in the place of a function": (
+        lambda p: writer().foreachBatch(3),
+        TypeError,
+        "writeStream.foreachBatch takes a function of a DataFrame and a number, not 3",
+        "",
     ),
     "a column of folders that is not there": (
         lambda p: writer().partitionBy("valeu"),

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.errors import PlanError
+from penstock.errors import PenstockError, PlanError, SlotsError
 from penstock.spark.hints import PenstockWarning
 from penstock_bench.workers import worker_pids
 from session_probe import queries_ended, wait_until
@@ -121,3 +121,33 @@ SELECT k, n, s, r, CAST(d AS decimal(9,2)) AS d, b, day, at, local, l, m, t FROM
  ('a', 4, '  space ', 1e20D, 12.34, null, null, null, null, null, null, null)
 AS odd(k, n, s, r, d, b, day, at, local, l, m, t)
 """
+
+
+def test_function_for_each_batch(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It gets DataFrames and numbers. Its error ends the query; the next run calls again, says so, and goes on."""
+    calls: list[tuple[int, int]] = []
+
+    def function(frame: Any, number: int) -> None:
+        calls.append((number, frame.count()))
+        if len(calls) == 1:
+            raise ValueError("the table is away")
+
+    def run() -> Any:
+        lines = penstock.readStream(spark).text(str(tmp_path / "in")).rebalance(1)
+        writer = lines.writeStream.foreachBatch(function).queryName("batches").trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoints")).start()
+
+    arrive(tmp_path / "in", 0, 2)
+    with pytest.raises(PenstockError, match=r"foreachBatch failed: ValueError: the table is away \(raised in"):
+        run().awaitTermination(WAIT)
+    arrive(tmp_path / "in", 2, 1)
+    assert run().awaitTermination(WAIT)
+    assert calls == [(0, 600), (0, 600), (1, 300)]
+    assert "calls its function again with batch 0" in caplog.text
+    slots = spark.sparkContext.defaultParallelism
+    lines = penstock.readStream(spark).option("numPartitions", 1).text(str(tmp_path / "in"))
+    wide = lines.rebalance(slots - 1).writeStream.foreachBatch(function)
+    with pytest.raises(
+        SlotsError, match=rf"takes {slots} of {slots} that are at hand \({slots} in all\), which leaves"
+    ):
+        wide.start()

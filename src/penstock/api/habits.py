@@ -75,7 +75,7 @@ INSTEAD: dict[str, str] = {
 }
 """By the name that PySpark's DataFrame or GroupedData has for it."""
 
-_FUNCTION = "there is no function for each batch: put the work into .mapInArrow(fn, schema) before .writeStream, "
+_FUNCTION = "there is no function for each row: put the work into .mapInArrow(fn, schema) before .writeStream, say "
 INSTEAD_OF_READER: dict[str, str] = {
     "table": "read the folder its files arrive in: .schema(...).parquet(path)",
     "orc": "there are parquet, text, csv, json and rate, and sources of your own: .format(source)",
@@ -84,8 +84,7 @@ INSTEAD_OF_READER: dict[str, str] = {
 }
 """By the name that PySpark's DataStreamReader has for it, or that is one step too early."""
 INSTEAD_OF_WRITER: dict[str, str] = {
-    "foreach": _FUNCTION + "or write a sink of your own: .format(sink)",
-    "foreachBatch": _FUNCTION + "or write a sink of your own: .format(sink)",
+    "foreach": _FUNCTION + ".foreachBatch(fn), or write a sink of your own: .format(sink)",
     "clusterBy": "a query writes into one folder: .keyBy('column') before .writeStream brings its rows together",
     "parquet": "write .format('parquet').start(path)",
     "save": "write .start(path), which gives the query",

@@ -55,6 +55,8 @@ class FolderSink:
     """The attempt that opens it (see `StreamSink`)."""
     partition_by: tuple[str, ...] = ()
     csv: CsvSigns = PLAIN_CSV
+    has_epochs: bool = False
+    """Names have the number of the first checkpoint that may hold the rows, `-e<number>` ahead of their token."""
 
     def __post_init__(self) -> None:
         if self.format not in FORMS:
@@ -114,7 +116,7 @@ class FolderSink:
                 SinkFolder(self.filesystem, self.folder, state.mark).publish(name)
         if not known:
             folder.make()
-        return FolderWriter(self, folder, (subtask, parallelism))
+        return FolderWriter(self, folder, (subtask, parallelism), max((each.epoch for each in states), default=0))
 
     def remove_leftovers(self, folder: SinkFolder, subtask: int, parallelism: int) -> None:
         """Files of earlier attempts of this subtask, by this driver or one before it, that no checkpoint names.
@@ -122,7 +124,7 @@ class FolderSink:
         Not ahead of the attempt's first complete checkpoint: its plan may have lost the stage whose state names them.
         Raises OSError where the folder is away, or can't be listed.
         """
-        ours = re.compile(rf"\.part-{self.uid}-(\d+)-([0-9a-f-]+)-[0-9a-f]{{16}}\.{self.format}")
+        ours = re.compile(rf"\.part-{self.uid}-(\d+)-([0-9a-f-]+?)(?:-e\d+)?-[0-9a-f]{{16}}\.{self.format}")
         for name in folder.names(recursive=bool(self.partition_by)):
             found = ours.fullmatch(name.rpartition("/")[2])
             if found and int(found[1]) % parallelism == subtask and found[2] < self.owner:
@@ -133,7 +135,9 @@ class FolderSink:
 class FolderWriter:
     """One subtask's files."""
 
-    def __init__(self, sink: FolderSink, folder: SinkFolder, share: tuple[int, int]) -> None:
+    def __init__(self, sink: FolderSink, folder: SinkFolder, share: tuple[int, int], epoch: int = 0) -> None:
+        self._epoch = epoch
+        """The checkpoint that it prepared for last, or began with."""
         self._sink = sink
         self._share = share
         self._has_committed = self._has_removed = False
@@ -158,7 +162,8 @@ class FolderWriter:
     def prepare(self, checkpoint: int) -> bytes:
         """Close the files; the names of all that is to be published."""
         self._prepared += [(checkpoint, name) for name in self._files.close()]
-        return Prepared(self._prepared, self._sink.folder, self._folder.mark).packed()
+        self._epoch = checkpoint
+        return Prepared(self._prepared, self._sink.folder, self._folder.mark, checkpoint).packed()
 
     def sync(self, prepared: bytes) -> None:
         """Wait until the files that were prepared are on the disk, and the new names of those that were published.
@@ -199,7 +204,8 @@ class FolderWriter:
             self._has_removed = True
 
     def _new_name(self, folder: str) -> str:
-        return f"{folder}{self._start}-{secrets.token_hex(8)}.{self._sink.format}"
+        epoch = f"-e{self._epoch + 1:08d}" if self._sink.has_epochs else ""
+        return f"{folder}{self._start}{epoch}-{secrets.token_hex(8)}.{self._sink.format}"
 
     def _open_stream(self, name: str) -> pa.NativeFile:
         self._folder.make_within(name)

@@ -33,16 +33,19 @@ class Prepared:
     """The state of a subtask in checkpoints: its folder and the mark there, and the files to be published.
 
     `files` are names without the dot, behind the folders of a partitioned sink, each with the checkpoint that it was
-    prepared for. Checkpoints of earlier versions know neither folder nor mark.
+    prepared for; `epoch` is the number of the checkpoint. Those of earlier versions know no folder, mark or epoch.
     """
 
     files: Sequence[tuple[int, str]]
     folder: str = ""
     mark: str = ""
+    epoch: int = 0
 
     def packed(self) -> bytes:
         """The bytes in a checkpoint."""
-        packed: bytes = msgpack.packb({"files": list(self.files), "folder": self.folder, "mark": self.mark})
+        packed: bytes = msgpack.packb(
+            {"files": list(self.files), "folder": self.folder, "mark": self.mark, "epoch": self.epoch}
+        )
         return packed
 
     @classmethod

@@ -43,10 +43,15 @@ _KEPT_REPORTS = 100
 
 @dataclass(frozen=True, slots=True)
 class QueryHooks:
-    """The driver's part for a query's sink: when a checkpoint is complete, and when the query has ended."""
+    """The driver's part for a query's sink: when a checkpoint is complete, and when the query has ended.
+
+    `finish` may take its time for what was completed, ahead of the query's end; `failure` is why the query must end.
+    """
 
     completed: Callable[[], None] = lambda: None
     ended: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
+    failure: Callable[[], PenstockError | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +309,8 @@ class StreamingQuery:
         try:
             while not self._is_over():
                 self._look_if_possible()
+                if self._started.hooks.failure() is not None:
+                    self._started.handle.cancel("the driver's part of its sink has failed")
             self._ended_well = True
         except PenstockError as error:
             self._error = None if self._stopping and isinstance(error, JobCancelledError) else error
@@ -311,6 +318,8 @@ class StreamingQuery:
             self._error = PenstockError(f"the query ended: {type(error).__name__}: {error}")
         finally:
             self._call(self._started.hooks.completed)
+            self._call(self._started.hooks.finish)
+            self._error = self._started.hooks.failure() or self._error
             if self._savepoint.write(is_well=self._ended_well):
                 self._call(self._started.hooks.ended)
             self._ended.set()

@@ -15,6 +15,7 @@ from penstock.api.habits import INSTEAD_OF_WRITER
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
 from penstock.api.plan import PLANNING_SLOTS, plan_query
 from penstock.api.schemas import column_arguments
+from penstock.api.streaming.batches import BatchFunction, for_each_batch, refuse_without_slots
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.modes import in_mode, output_mode
 from penstock.api.streaming.options import TakesOptions
@@ -59,6 +60,7 @@ class StreamWriter(TakesOptions):
         self._trigger = QueryTrigger()
         self._partition_by: tuple[str, ...] = ()
         self._table = ""
+        self._function: BatchFunction | None = None
 
     def format(self, sink: str | StreamSink) -> Self:
         """`parquet`, `csv`, `json`, `memory`, `console`, `noop`, a registered data source, or a sink of your own.
@@ -89,6 +91,17 @@ class StreamWriter(TakesOptions):
         """Files into folders named by the values of these columns, `day=2026-01-31/`, as Spark names them."""
         names = cols[0] if len(cols) == 1 and isinstance(cols[0], list) else cols
         self._partition_by = tuple(column_arguments(list(names), self._branches[0].schema, "partitionBy"))
+        return self
+
+    def foreachBatch(self, func: BatchFunction) -> Self:
+        """Call a function of the driver's with the rows since the last checkpoint, a DataFrame, and their number.
+
+        It is called once for each number, and again with the same number and rows only where the last call did not
+        end well. An exception out of it ends the query. Its Spark jobs need task slots beside those of the query.
+        """
+        if not callable(func):
+            raise TypeError(f"writeStream.foreachBatch takes a function of a DataFrame and a number, not {func!r}")
+        self._function = func
         return self
 
     def trigger(
@@ -136,18 +149,19 @@ class StreamWriter(TakesOptions):
         streams(session).refuse_twice(id_, self._name)
         schema, by = self._branches[0].schema, self._partition_by
         request = SinkRequest(session, schema, self._options, self._name, path, id_, is_kept, by)
-        sink, hooks = into_table(self._table, self._format, request) if self._table else self._sink(request)
-        refuse_one_folder(self._branches, sink, location)
-        if not is_kept:
-            warn_of_rows_again(self._title, sink, is_for_looking=self._format in ("memory", "console"))
-            location = tempfile.mkdtemp(prefix="penstock-checkpoints-")
-            hooks = _removing(location, hooks)
-        options = self._trigger.of(query_options(id_, self._name or id_, location, settings.streaming))
+        place = location or tempfile.mkdtemp(prefix="penstock-checkpoints-")
         try:
+            sink, hooks = self._sink(request, place)
+            refuse_one_folder(self._branches, sink, location)
+            if not is_kept:
+                is_for_looking = self._format in ("memory", "console") or self._function is not None
+                warn_of_rows_again(self._title, sink, is_for_looking=is_for_looking)
+                hooks = _removing(place, hooks)
+            options = self._trigger.of(query_options(id_, self._name or id_, place, settings.streaming))
             query = self._start(runtime, settings, options, sink, hooks)
         except BaseException:
             if not is_kept:
-                shutil.rmtree(location, ignore_errors=True)
+                shutil.rmtree(place, ignore_errors=True)
             raise
         streams(session).add(query)
         return query
@@ -190,6 +204,8 @@ class StreamWriter(TakesOptions):
         branches = in_mode(self._branches, self._mode)
         graph = query_graph(branches, sink, settings, runtime.slots_at_hand(), options, is_kept=is_kept)
         runtime.refuse(graph, total)
+        if self._function is not None:
+            refuse_without_slots(graph, runtime.slots_at_hand(), total)
         handle, master, save = runtime.start(graph, settings)
         run = str(uuid.uuid4())
         most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
@@ -205,7 +221,11 @@ class StreamWriter(TakesOptions):
     def _title(self) -> str:
         return "the query" if self._name is None else f"query {self._name}"
 
-    def _sink(self, request: SinkRequest) -> Made:
+    def _sink(self, request: SinkRequest, location: str) -> Made:
+        if self._function is not None:
+            return for_each_batch(self._function, request, location)
+        if self._table:
+            return into_table(self._table, self._format, request)
         if not isinstance(self._format, str):
             request.refuse_others(self._format.name)
             return self._format, QueryHooks()
