@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls", default="auto", choices=TLS_MODES, help=tls)
     parser.add_argument("--certificate", default="", metavar="FILE", help="PEM file of the port (a new one is made)")
     parser.add_argument("--key", default="", metavar="FILE", help="PEM file of its key (in the same file)")
+    metrics = "metrics for Prometheus at this port of --metrics-host (none)"
+    parser.add_argument("--metrics-port", type=int, default=0, metavar="PORT", help=metrics)
+    parser.add_argument("--metrics-host", default="127.0.0.1", metavar="HOST", help="(127.0.0.1)")
 
 
 def run_service(options: argparse.Namespace) -> int:
@@ -50,6 +53,8 @@ def run_service(options: argparse.Namespace) -> int:
         options.tls,
         options.certificate,
         options.key,
+        options.metrics_port,
+        options.metrics_host,
     )
     import asyncio
     import logging

@@ -32,6 +32,9 @@ class HostServiceOptions:
     """`auto`: TLS for all but peers on loopback; `always`: for these too; `never`: rows travel in plain text."""
     certificate: str = ""
     key: str = ""
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
+    """The address of the metrics; with port 0 there are none."""
 
     @property
     def socket_path(self) -> Path:

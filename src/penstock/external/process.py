@@ -24,8 +24,11 @@ from penstock.errors import SettingError
 from penstock.external.catalogue import Catalogue
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import Keeper, KeeperPolicy
+from penstock.external.metrics import service_samples
 from penstock.external.options import HostServiceOptions
 from penstock.external.server import ServiceServer
+from penstock.observe.endpoint import MetricsEndpoint
+from penstock.settings import ObserveSettings
 
 log = logging.getLogger("penstock.external")
 
@@ -48,11 +51,17 @@ async def serve(options: HostServiceOptions) -> None:
         keeper = Keeper(catalogue, ServiceFolders(options.folders, options.reserve), policy)
         server = ServiceServer(keeper, options.memory)
         protection = serving_protection(options.tls, options.certificate, options.key)
+        shown = ObserveSettings(
+            metrics=bool(options.metrics_port), metrics_host=options.metrics_host, metrics_port=options.metrics_port
+        )
+        metrics = MetricsEndpoint(shown, lambda: service_samples(keeper, server))
         try:
+            await metrics.open()
             address = await server.open(join_host(options.host, options.port), options.socket_path, protection)
             print(f"serving {options.folders[0]} at {address} and {options.socket_path}", flush=True)  # noqa: T201
             await _watch(keeper, options.lease, stopping)
         finally:
+            await metrics.close()
             server.close()
             options.socket_path.unlink(missing_ok=True)
             await keeper.close()

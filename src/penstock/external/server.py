@@ -46,8 +46,8 @@ class ServiceServer:
         self._strangers = Unauthenticated[FrameConnection[Message]]()
         self._listeners: list[Listener | SocketListener] = []
         self._door = Door[Endpoint](Service.EXTERNAL, keeper, self._enter)
-        self.bytes_given: dict[str, int] = {}
-        """By application: the bytes that readers got."""
+        self._given: dict[str, int] = {}
+        """By application: the bytes that readers got over connections that have ended."""
 
     @property
     def refused(self) -> int:
@@ -57,6 +57,11 @@ class ServiceServer:
     def memory_of(self, account: Account) -> ChunkMemory:
         """The memory of an application."""
         return self._memories.setdefault(account.key.name, ChunkMemory(self._most))
+
+    def given_to(self, account: Account) -> int:
+        """The bytes that readers of an application got, over connections that have ended and those there are."""
+        mine = (session for session in self._sessions.values() if session.account is account)
+        return self._given.get(account.key.name, 0) + sum(session.bytes_given for session in mine)
 
     def memory_bytes(self, account: Account) -> int:
         """The bytes that an application's memory takes now."""
@@ -133,11 +138,11 @@ class ServiceServer:
             return
         account = session.account
         name = account.key.name
-        self.bytes_given[name] = self.bytes_given.get(name, 0) + session.bytes_given
+        self._given[name] = self._given.get(name, 0) + session.bytes_given
         if not account.connections:
             self._memories.pop(name, None)
             if self._keeper.accounts.find(name) is None:
-                self.bytes_given.pop(name, None)
+                self._given.pop(name, None)
 
 
 def _listening_to_all(path: Path) -> socket.socket:

@@ -56,7 +56,7 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
         raise SettingError(
             f"spark.dynamicAllocation.enabled=true removes executors whose data the {service} shuffle service still"
             " holds: set it to false, or, where the cluster runs Spark's shuffle service, set"
-            f" {PREFIX}shuffle.service=spark_ess"
+            f" {PREFIX}shuffle.service=spark_ess, or where hosts run `penstock service external`, =external"
         )
 
 

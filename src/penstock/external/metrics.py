@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a host service, for its metrics endpoint: of each application, and of each disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from penstock.external.accounts import Account
+from penstock.external.keeper import Keeper
+from penstock.external.requests import KeptState
+from penstock.external.server import ServiceServer
+from penstock.observe.samples import Sample
+from penstock.shuffle.metrics import Metric, MetricKind
+
+_APPLICATION = ("application", "user")
+_STORED = Metric(
+    "penstock_external_stored_bytes", MetricKind.GAUGE, "Bytes in an application's files, or granted.", _APPLICATION
+)
+_PARTITIONS = Metric(
+    "penstock_external_partitions", MetricKind.GAUGE, "Partitions, by what they are.", (*_APPLICATION, "state")
+)
+_GIVEN = Metric(
+    "penstock_external_given_bytes_total", MetricKind.COUNTER, "Bytes that readers were given.", _APPLICATION
+)
+_MEMORY = Metric("penstock_external_memory_bytes", MetricKind.GAUGE, "Buffers for bytes on their way.", _APPLICATION)
+_CONNECTIONS = Metric(
+    "penstock_external_connections", MetricKind.GAUGE, "Connections of an application.", _APPLICATION
+)
+_FREE = Metric("penstock_external_disk_free_bytes", MetricKind.GAUGE, "Bytes free on a disk.", ("folder",))
+_REFUSED = Metric(
+    "penstock_external_refused_total", MetricKind.COUNTER, "Connections that did not prove who they are.", ()
+)
+
+
+def service_samples(keeper: Keeper, server: ServiceServer) -> Iterator[Sample]:
+    """All figures of this moment."""
+    for account in keeper.accounts:
+        yield from _of(account, server)
+    for root in keeper.folders.roots:
+        with contextlib.suppress(OSError):  # a disk that is gone has no figure
+            system = os.statvfs(root)
+            yield Sample(_FREE, (str(root),), system.f_bavail * system.f_frsize)
+    yield Sample(_REFUSED, (), server.refused)
+
+
+def _of(account: Account, server: ServiceServer) -> Iterator[Sample]:
+    labels = (account.key.title, str(account.user))
+    yield Sample(_STORED, labels, account.used)
+    yield Sample(_GIVEN, labels, server.given_to(account))
+    yield Sample(_MEMORY, labels, server.memory_bytes(account))
+    yield Sample(_CONNECTIONS, labels, account.connections)
+    counts = dict.fromkeys(KeptState, 0)
+    for kept in account.numbers.values():
+        counts[kept.state] += 1
+    for state in (KeptState.WRITING, KeptState.THERE):
+        yield Sample(_PARTITIONS, (*labels, state.value), counts[state])
