@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from barrier_streams import END, ROW, Item, TaskModel, barrier
 from effort import examples
-from penstock.checkpoint.alignment import Abort, AlignedBarriers, Resume, Snapshot
+from penstock.checkpoint.alignment import AlignedBarriers, Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker
 from penstock.errors import ProtocolError
 
@@ -41,7 +41,7 @@ def test_a_newer_barrier_gives_the_older_checkpoint_up() -> None:
     core = _core(2)
     core.barrier_came(0, barrier(1), 1.0)
     actions = core.barrier_came(1, barrier(2), 2.0)
-    assert actions == [Abort(1, "a newer checkpoint came"), Resume((0,))]
+    assert actions == [Decline(1, "a newer checkpoint came"), Resume((0,))]
     assert core.blocked == {1}
 
 
@@ -57,7 +57,7 @@ def test_a_late_barrier_is_let_by() -> None:
 def test_a_marker_before_any_barrier() -> None:
     """The checkpoint is given up at once, and its barriers are let by when they come."""
     core = _core(2)
-    assert core.marker_came(4) == [Abort(4, "a task in front of this one took no snapshot")]
+    assert core.marker_came(4) == [Decline(4, "a task in front of this one took no snapshot")]
     assert core.barrier_came(0, barrier(4), 1.0) == [Resume((0,))]
 
 
@@ -66,7 +66,7 @@ def test_a_marker_in_mid_alignment_lets_all_go_on() -> None:
     core = _core(3)
     core.barrier_came(0, barrier(1), 1.0)
     core.barrier_came(2, barrier(1), 1.0)
-    assert core.marker_came(1) == [Abort(1, "a task in front of this one took no snapshot"), Resume((0, 2))]
+    assert core.marker_came(1) == [Decline(1, "a task in front of this one took no snapshot"), Resume((0, 2))]
     assert core.blocked == frozenset()
 
 
@@ -74,7 +74,7 @@ def test_a_marker_of_a_newer_checkpoint_gives_both_up() -> None:
     """A checkpoint that was being aligned can't complete any more if a newer one was cancelled already."""
     core = _core(2)
     core.barrier_came(0, barrier(1), 1.0)
-    assert [type(action) for action in core.marker_came(2)] == [Abort, Resume, Abort]
+    assert [type(action) for action in core.marker_came(2)] == [Decline, Resume, Decline]
 
 
 def test_a_marker_of_an_older_checkpoint_changes_nothing() -> None:

@@ -72,7 +72,7 @@ def test_a_checkpoint_that_is_aligned_for_too_long_begins_anew_unaligned() -> No
     decisions = coordinator.time_passed(3.0)
     (second,) = _of(do.Trigger, decisions)
     assert (second.barrier.checkpoint, second.barrier.alignment) == (2, Alignment.UNALIGNED)
-    assert [abandon.checkpoint for abandon in _of(do.Abandon, decisions)] == [1]
+    assert [abandon.checkpoint for abandon in _of(do.GiveUp, decisions)] == [1]
     assert _of(do.FailQuery, decisions) == []
     assert _of(do.Trigger, coordinator.time_passed(9.0)) == []
     assert _of(do.AnswerTrigger, _complete(coordinator, 2, 9.0)) == [do.AnswerTrigger(5, 2)]
@@ -93,8 +93,8 @@ def test_a_query_that_stops_has_one_last_checkpoint() -> None:
         assert _of(do.Trigger, coordinator.data_ended(task, 2.0)) == []
     assert _of(do.Trigger, coordinator.asked(7, 2.5)) == _of(do.Trigger, coordinator.time_passed(50.0)) == []
     (trigger,) = _of(do.Trigger, coordinator.data_ended(TASKS[-1], 51.0))
-    (abandoned,) = _of(do.Abandon, coordinator.declined(1, TASKS[0], "the disk is full", 52.0))
-    assert abandoned.checkpoint == trigger.barrier.checkpoint == 1
+    (given_up,) = _of(do.GiveUp, coordinator.declined(1, TASKS[0], "the disk is full", 52.0))
+    assert given_up.checkpoint == trigger.barrier.checkpoint == 1
     assert _of(do.Trigger, coordinator.time_passed(52.0 + FAILED_PAUSE))
     assert _of(do.Complete, _complete(coordinator, 2, 54.0)) == [do.Complete(2)]
     for task in TASKS:
@@ -113,7 +113,7 @@ def test_no_checkpoint_begins_anew_in_a_query_that_stops() -> None:
     coordinator.stopping(1.5)
     coordinator.data_ended(TASKS[0], 2.0)
     decisions = coordinator.time_passed(50.0)
-    assert (_of(do.Trigger, decisions), _of(do.Abandon, decisions)) == ([], [])
+    assert (_of(do.Trigger, decisions), _of(do.GiveUp, decisions)) == ([], [])
     assert _of(do.AnswerTrigger, _complete(coordinator, 1, 60.0)) == [do.AnswerTrigger(5, 1)]
     for task in TASKS[1:]:
         decisions = coordinator.data_ended(task, 61.0)
@@ -157,7 +157,7 @@ def test_an_expired_one_names_who_is_missing() -> None:
     _acknowledge(coordinator, 1, 1.0, SOURCES)
     assert coordinator.time_passed(59.0) == [do.WakeAt(60.0)]
     decisions = coordinator.time_passed(60.0)
-    assert [type(decision) for decision in decisions[:3]] == [do.Abandon, do.Discard, do.AnswerTrigger]
+    assert [type(decision) for decision in decisions[:3]] == [do.GiveUp, do.Discard, do.AnswerTrigger]
     assert "2 of 4 tasks have not acknowledged it (sink-0, sink-1)" in decisions[2].cause
     assert coordinator.acknowledged(1, "sink-0", "late", 61.0) == [do.DiscardHandle(1, "late")]
 
@@ -239,9 +239,7 @@ def test_what_is_being_stored_is_never_given_up() -> None:
     coordinator.asked(1, 0.0)
     _acknowledge(coordinator, 1, 1.0)
     assert not coordinator.is_settled
-    assert (
-        _of(do.Abandon, [*coordinator.time_passed(100.0), *coordinator.interrupted("a task was lost", 101.0)]) == []
-    )
+    assert _of(do.GiveUp, [*coordinator.time_passed(100.0), *coordinator.interrupted("a task was lost", 101.0)]) == []
     with pytest.raises(ValueError, match="being written"):
         coordinator.running(TASKS, 102.0)
     assert _of(do.Complete, coordinator.stored(1, 103.0))
@@ -255,7 +253,7 @@ def test_a_restart_gives_up_what_is_collected_and_keeps_what_was_asked() -> None
     coordinator.asked(1, 0.0)
     _acknowledge(coordinator, 1, 0.5, SOURCES)
     decisions = coordinator.interrupted("a task was lost", 1.0)
-    assert [type(decision) for decision in decisions] == [do.Abandon, do.Discard]
+    assert [type(decision) for decision in decisions] == [do.GiveUp, do.Discard]
     assert _of(do.Trigger, coordinator.running(TASKS, 2.0))
     assert _of(do.AnswerTrigger, _complete(coordinator, 2, 3.0)) == [do.AnswerTrigger(1, 2)]
     assert coordinator.acknowledged(1, "sink-0", "late", 4.0) == [do.DiscardHandle(1, "late")]
@@ -268,7 +266,7 @@ def test_a_newer_one_that_completes_first_subsumes_the_older() -> None:
     coordinator.asked(2, 1.0)
     decisions = _complete(coordinator, 2, 2.0)
     assert _of(do.AnswerTrigger, decisions) == [do.AnswerTrigger(2, 2), do.AnswerTrigger(1, 2)]
-    assert [a.checkpoint for a in _of(do.Abandon, decisions)] == [1]
+    assert [a.checkpoint for a in _of(do.GiveUp, decisions)] == [1]
 
 
 def test_only_the_retained_ones_are_kept() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.checkpoint.alignment import Abort, Action, Resume, Snapshot
+from penstock.checkpoint.alignment import Action, Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier
 from penstock.checkpoint.unaligned import ALWAYS, RowsInFlight, UnalignedBarriers
 
@@ -74,7 +74,7 @@ def test_a_newer_barrier_gives_an_aligning_checkpoint_up() -> None:
     core = _core(2)
     core.barrier_came(0, timeoutable(1), 0.0)
     assert core.announced(unaligned(2), 1.0) == [
-        Abort(1, "a newer checkpoint came"),
+        Decline(1, "a newer checkpoint came"),
         Resume((0,)),
         Snapshot(unaligned(2), 1.0),
     ]
@@ -83,7 +83,7 @@ def test_a_newer_barrier_gives_an_aligning_checkpoint_up() -> None:
 def test_abort_before_the_first_barrier() -> None:
     """The barriers of a checkpoint that was cancelled take no snapshot."""
     core = _core(2)
-    assert core.marker_came(4) == [Abort(4, UPSTREAM)]
+    assert core.marker_came(4) == [Decline(4, UPSTREAM)]
     assert core.announced(unaligned(4), 1.0) == []
     assert core.barrier_came(1, timeoutable(4), 2.0) == [Resume((1,))]
 
@@ -128,7 +128,7 @@ def test_time_out_after_an_abort() -> None:
     """A cancelled barrier does not turn unaligned."""
     core = _core(2)
     core.barrier_came(0, timeoutable(1), 1.0)
-    assert core.marker_came(1) == [Abort(1, UPSTREAM), Resume((0,))]
+    assert core.marker_came(1) == [Decline(1, UPSTREAM), Resume((0,))]
     assert core.deadline is None
     assert core.time_passed(99.0) == []
 

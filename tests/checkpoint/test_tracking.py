@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from barrier_streams import END, ROW, Item, TaskModel, barrier
 from effort import examples
-from penstock.checkpoint.alignment import Abort, Snapshot
+from penstock.checkpoint.alignment import Decline, Snapshot
 from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.tracking import PENDING_LIMIT, CountedBarriers
 from penstock.errors import ProtocolError
@@ -44,7 +44,7 @@ def test_a_marker_gives_up_its_checkpoint_and_those_before() -> None:
     core = CountedBarriers(range(2))
     core.barrier_came(0, _barrier(1), 1.0)
     core.barrier_came(0, _barrier(2), 1.0)
-    assert [action.checkpoint for action in core.marker_came(3) if isinstance(action, Abort)] == [1, 2, 3]
+    assert [action.checkpoint for action in core.marker_came(3) if isinstance(action, Decline)] == [1, 2, 3]
     assert core.marker_came(3) == []
     assert core.barrier_came(1, _barrier(2), 2.0) == []
 

@@ -276,7 +276,9 @@ def test_a_dataframe_runs_again_as_a_whole(kind: PartitionKind) -> None:
     maps = [(0, 0), (0, 1), (0, 2)]
     assert cluster.restarted() == (maps if kind is not PIPELINED else [*maps, (1, 0)])
     assert old.is_over
-    assert {task.spark_job for task in cluster.tasks if task.spark_job.kind is SparkJobKind.FRAME} == {frame_job(2)}
+    assert {task.spark_job for task in cluster.tasks if task.spark_job.kind is SparkJobKind.DATAFRAME} == {
+        frame_job(2)
+    }
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
     assert cluster.ended["j1"].result.state is JobState.FINISHED

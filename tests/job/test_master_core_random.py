@@ -172,7 +172,7 @@ class World(RowCluster):
 
     def cut_off(self) -> None:
         """Spark ends a DataFrame's task in mid-data, which reports a good end, and runs it again."""
-        found = [running for running in self.at_work() if running.spark_job.kind is SparkJobKind.FRAME]
+        found = [running for running in self.at_work() if running.spark_job.kind is SparkJobKind.DATAFRAME]
         found = [running for running in found if not running.written]
         if found:
             self.dice.choice(found).cut_off = True

@@ -24,7 +24,7 @@ from penstock.job.core.result import JobProgress
 from penstock.link.commands import TaskAction
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.settings import RestartSettings
-from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 
 RESTARTS = RestartSettings("exponential", attempts=1_000_000, delay=0.1, reset_after=1.0)
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -138,7 +138,7 @@ def test_any_failure_restarts_all_from_the_last_checkpoint() -> None:
     first = checkpoint(cluster)
     cluster.deadline(DeadlineKind.CHECKPOINT)
     cluster.lose_task(1, 1)
-    assert told(cluster, CheckpointAborted) == PLACES[:3]
+    assert told(cluster, CheckpointGivenUp) == PLACES[:3]
     assert cluster.restarted() == PLACES
     cluster.deadline(DeadlineKind.RESTART)
     assert cluster.working() == PLACES
@@ -253,7 +253,7 @@ def test_more_failed_checkpoints_than_tolerated_end_the_query() -> None:
         cluster.deadline(DeadlineKind.CHECKPOINT)
         number = triggered(cluster)
         cluster.send(DeclineCheckpoint(cluster.attempt(1, 0), number, "no space left"))
-        assert len(told(cluster, CheckpointAborted)) >= 4 * count
+        assert len(told(cluster, CheckpointGivenUp)) >= 4 * count
     cluster.run()
     cluster.deadline(DeadlineKind.SETTLE) if "j1" not in cluster.ended else None
     error = cluster.ended["j1"].error

@@ -20,7 +20,7 @@ from penstock.link import commands
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint, Registered, RegisterTask
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId
-from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 from penstock.testing import DEADLINE
 
 ATTEMPT = AttemptId("job", 1, 0, 7)
@@ -85,13 +85,13 @@ def test_actions_come_in_order_to_the_attempt_that_they_are_for(here: Environmen
         commands.TaskAction(ATTEMPT, TriggerCheckpoint(b"\x00barrier")),
         commands.TaskAction(OTHER, StopSource()),
         commands.TaskAction(ATTEMPT, CheckpointCompleted(3)),
-        commands.TaskAction(ATTEMPT, CheckpointAborted(4)),
+        commands.TaskAction(ATTEMPT, CheckpointGivenUp(4)),
         commands.TaskAction(ATTEMPT, StopSource()),
     ]
     mailbox = AttachmentMailbox(task, ATTEMPT)
     for command in told:
         here.run(lambda command=command: here.host.obey(command))  # type: ignore[misc]
-    wanted = [TriggerCheckpoint(b"\x00barrier"), CheckpointCompleted(3), CheckpointAborted(4), StopSource()]
+    wanted = [TriggerCheckpoint(b"\x00barrier"), CheckpointCompleted(3), CheckpointGivenUp(4), StopSource()]
     assert heard(mailbox, len(wanted)) == wanted
     assert mailbox.take_actions() == []
 

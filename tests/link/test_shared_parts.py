@@ -24,7 +24,7 @@ from penstock.link.calls import GetStatistics
 from penstock.link.master import AcknowledgeCheckpoint, DeclineCheckpoint
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId
-from penstock.shuffle.actions import CheckpointAborted
+from penstock.shuffle.actions import CheckpointGivenUp
 from penstock.stream import storing
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 from penstock.testing import DEADLINE, wait_until
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_is_given_up_holds_no_file_open(
     """A part that was handed over is acknowledged, too late as ever; the next checkpoint is whole."""
     tasks[0].take(1)
     wait_until(lambda: tasks[0].store._handed, "it is handed over")
-    command = commands.TaskAction(tasks[0].attempt, CheckpointAborted(1))
+    command = commands.TaskAction(tasks[0].attempt, CheckpointGivenUp(1))
     here.run(lambda: here.host.obey(command))
     assert sorted(master.parts(1)) == [0]
     for task in tasks:

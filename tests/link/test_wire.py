@@ -24,7 +24,7 @@ from penstock.shuffle import (
     PartitionKind,
     ShuffleDescriptor,
 )
-from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 from penstock.shuffle.requests import Request
 
 ATTEMPT = AttemptId("j1", 2, 3, 4)
@@ -141,7 +141,7 @@ def test_an_unknown_instruction_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [TriggerCheckpoint(b"\x00\xff"), CheckpointCompleted(1), CheckpointAborted(2), StopSource()]
+    "action", [TriggerCheckpoint(b"\x00\xff"), CheckpointCompleted(1), CheckpointGivenUp(2), StopSource()]
 )
 def test_every_action_reaches_its_task_as_it_was(action: Action) -> None:
     """Each kind has a name on the wire."""

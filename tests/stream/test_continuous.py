@@ -111,7 +111,7 @@ def test_a_build_whose_log_is_wrong_by_one_batch_is_caught(
     with logging_query(tmp_path) as query:
 
         def is_refused() -> bool:
-            refused[:] = [cause for cause in query.abandoned if "left some out" in cause]
+            refused[:] = [cause for cause in query.given_up if "left some out" in cause]
             return bool(refused)
 
         query.start()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.alignment import Abort, Resume, Snapshot
+from penstock.checkpoint.alignment import Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.errors import ProtocolError
-from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event, TaskEvent
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 
@@ -98,9 +98,9 @@ def test_a_checkpoint_is_given_up_by_a_marker_or_by_the_coordinator() -> None:
     """Either way channels that were stopped go on."""
     core = Conversation(2)
     core.event_came(0, barrier(1), 0.0)
-    assert kinds(core.event_came(1, marker(1), 0.0)) == [Abort, Resume]
+    assert kinds(core.event_came(1, marker(1), 0.0)) == [Decline, Resume]
     core.event_came(0, barrier(2), 0.0)
-    assert kinds(core.action_came(CheckpointAborted(2), 0.0)) == [Abort, Resume]
+    assert kinds(core.action_came(CheckpointGivenUp(2), 0.0)) == [Decline, Resume]
 
 
 def test_what_can_not_be_is_refused() -> None:
@@ -147,7 +147,7 @@ def test_every_task_ends_once_and_all_channels_go_on(channels: int, exactly_once
         note(core.event_came(channel, event, 0.0))
         if data.draw(st.booleans()):
             number = data.draw(st.integers(1, 3))
-            words: list[Action] = [CheckpointAborted(number), CheckpointCompleted(number)]
+            words: list[Action] = [CheckpointGivenUp(number), CheckpointCompleted(number)]
             word = data.draw(st.sampled_from(words))
             note(core.action_came(word, 0.0))
     assert not any(scripts)

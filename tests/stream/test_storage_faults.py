@@ -91,7 +91,7 @@ def until(query: LocalQuery, holds: Callable[[], bool], what: str) -> None:
     """Run the query until this holds."""
     deadline = time.monotonic() + DEADLINE
     while not holds():
-        assert time.monotonic() < deadline, f"{what}: {query.abandoned[-3:]}"
+        assert time.monotonic() < deadline, f"{what}: {query.given_up[-3:]}"
         assert not query.run(time.monotonic() + 0.02), "the query has ended"
 
 
@@ -114,8 +114,8 @@ def test_a_fault_of_the_location_stops_checkpoints_and_no_row(
         query.start()
         until(query, lambda: bool(query.completed), "a first checkpoint")
         lift = fault(place, query.completed[-1], query.owner)
-        known = len(query.abandoned)
-        until(query, lambda: len(query.abandoned) >= known + 3, "three checkpoints have failed")
+        known = len(query.given_up)
+        until(query, lambda: len(query.given_up) >= known + 3, "three checkpoints have failed")
         rows = query.lines[1, 0].metrics.get("rows_in", 0.0)
         until(query, lambda: query.lines[1, 0].metrics.get("rows_in", 0.0) > rows, "rows flow")
         lift()
@@ -124,7 +124,7 @@ def test_a_fault_of_the_location_stops_checkpoints_and_no_row(
         query.stop()
         query.run_through()
         assert not query.failures
-        assert re.search(reason, " ".join(query.abandoned[known:]))
+        assert re.search(reason, " ".join(query.given_up[known:]))
     found = sorted(ds.dataset(tmp_path / "out", format="parquet").to_table()["value"].to_pylist())
     assert found == list(range(len(found)))
     assert found

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.checkpoint.alignment import Abort, Action, AlignedBarriers, Resume, Snapshot
+from penstock.checkpoint.alignment import Action, AlignedBarriers, Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier
 from penstock.checkpoint.tracking import CountedBarriers
 
@@ -75,5 +75,5 @@ class TaskModel:
                     self.resumed.extend(channels)
                 case Snapshot(found, _):
                     self.taken.append(Taken(found.checkpoint, tuple(self.rows)))
-                case Abort(checkpoint, _):
+                case Decline(checkpoint, _):
                     self.aborted.append(checkpoint)

@@ -40,7 +40,7 @@ def workers_job(number: int) -> SparkJobId:
 
 def frame_job(number: int) -> SparkJobId:
     """The Spark job of one reading of a DataFrame; the first has the number of its vertex."""
-    return SparkJobId(SparkJobKind.FRAME, number)
+    return SparkJobId(SparkJobKind.DATAFRAME, number)
 
 
 @dataclass(eq=False)

@@ -18,7 +18,8 @@ NOUN_CLAUSE_IN_CODE = re.compile(_CLAUSE.format(words="What|Whatever|Who|Whoever
 """A docstring has room for one sentence, so there a condition begins with "if" too."""
 BEHIND_IN_TIME = re.compile(
     r"\b[Bb]ehind (?:(?:the|a|an|its|each|every|any|this|that|all|two|first|last|next|complete|failed|such) )*"
-    r"(?:checkpoints?|commits?|restarts?|kills?|failures?|snapshots?|polls?|tests?|finish|planning|imports|move)\b"
+    r"(?:checkpoints?|commits?|restarts?|kills?|failures?|snapshots?|polls?|tests?|finish|planning|imports|move|layers?"
+    r"|moments?|minutes?|seconds?)\b"
 )
 """An event comes "after" another one; things stand "behind" each other."""
 

@@ -55,7 +55,7 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 from penstock.stream.in_flight import uid_of
 from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
 from penstock.stream.sources import sources_of
@@ -120,7 +120,7 @@ class LocalQuery:
         self._available = AvailableNow()
         self.completed: list[int] = []
         self.declined: list[str] = []
-        self.abandoned: list[str] = []
+        self.given_up: list[str] = []
         self.finished: set[Task] = set()
         self.failures: list[BaseException] = []
         self.kills = 0
@@ -334,9 +334,9 @@ class LocalQuery:
             elif isinstance(decision, do.Complete):
                 self.completed.append(decision.checkpoint)
                 self._act(CheckpointCompleted(decision.checkpoint), self._tasks)
-            elif isinstance(decision, do.Abandon):
-                self.abandoned.append(decision.cause)
-                self._act(CheckpointAborted(decision.checkpoint), self._tasks)
+            elif isinstance(decision, do.GiveUp):
+                self.given_up.append(decision.cause)
+                self._act(CheckpointGivenUp(decision.checkpoint), self._tasks)
                 for line in self.lines.values():
                     if line.host is not None:
                         line.host.given_up(decision.checkpoint)

@@ -212,14 +212,14 @@ def _over(
     """The results with sources in place of some steps, a new one for each reader."""
     made: dict[int, Step] = {}
 
-    def stand_in(step: Step) -> Step:
+    def replaced(step: Step) -> Step:
         source = sources.get(id(step))
         return made[id(step)] if source is None else source()
 
     for step in steps:
         if id(step) not in sources:
-            made[id(step)] = with_parents(step, stand_in)
-    return tuple(stand_in(step) for step in results)
+            made[id(step)] = with_parents(step, replaced)
+    return tuple(replaced(step) for step in results)
 
 
 def _step_of(result: PersistedResult) -> Step:

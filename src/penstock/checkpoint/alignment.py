@@ -45,14 +45,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class Decline:
     """This task takes no snapshot for the checkpoint: decline it, and pass a marker on."""
 
     checkpoint: int
     cause: str
 
 
-Action = Resume | Snapshot | Abort
+Action = Resume | Snapshot | Decline
 
 
 class AlignedBarriers:
@@ -92,14 +92,14 @@ class AlignedBarriers:
         return actions + self._complete()
 
     def marker_came(self, checkpoint: int) -> list[Action]:
-        """No (further) barrier of this checkpoint comes: a task in front took no snapshot, or it was aborted."""
+        """No (further) barrier of this checkpoint comes: a task in front took no snapshot, or it was given up."""
         if self._is_over(checkpoint):
             return []
         if checkpoint == self._current:
             return self._give_up("a task in front of this one took no snapshot")
         actions = self._give_up("a newer checkpoint was cancelled")
         self._current = checkpoint
-        return [*actions, Abort(checkpoint, "a task in front of this one took no snapshot")]
+        return [*actions, Decline(checkpoint, "a task in front of this one took no snapshot")]
 
     def channel_ended(self, channel: int) -> list[Action]:
         """The last event of a channel came."""
@@ -148,7 +148,7 @@ class AlignedBarriers:
             return []
         self._barrier = None
         self._aligned.clear()
-        return [Abort(self._current, cause), *self._resume(tuple(sorted(self._blocked - {keep})))]
+        return [Decline(self._current, cause), *self._resume(tuple(sorted(self._blocked - {keep})))]
 
     def _resume(self, channels: tuple[int, ...]) -> list[Action]:
         self._blocked.difference_update(channels)

@@ -365,7 +365,7 @@ class CheckpointCoordinator:
     def _drop(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:
         self._pending.pop(pending.number, None)
         self._schedule.ended(now)
-        return [do.Abandon(pending.number, cause), do.Discard(pending.number)]
+        return [do.GiveUp(pending.number, cause), do.Discard(pending.number)]
 
     @staticmethod
     def _answered(pending: _Pending, number: int) -> list[do.Decision]:

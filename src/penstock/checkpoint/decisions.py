@@ -34,7 +34,7 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class GiveUp:
     """Tell all tasks that nothing comes of the checkpoint."""
 
     checkpoint: int
@@ -79,4 +79,4 @@ class WakeAt:
     time: float
 
 
-Decision = Trigger | Store | Complete | Abandon | Discard | DiscardHandle | AnswerTrigger | FailQuery | WakeAt
+Decision = Trigger | Store | Complete | GiveUp | Discard | DiscardHandle | AnswerTrigger | FailQuery | WakeAt

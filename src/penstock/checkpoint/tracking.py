@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.checkpoint.alignment import NO_CHECKPOINT, Abort, Action, Snapshot
+from penstock.checkpoint.alignment import NO_CHECKPOINT, Action, Decline, Snapshot
 from penstock.checkpoint.barriers import CheckpointBarrier
 from penstock.errors import ProtocolError
 
@@ -53,7 +53,7 @@ class CountedBarriers:
             known.append(checkpoint)
         for pending in known:
             self._pending.pop(pending, None)
-        return [Abort(pending, "a task in front of this one took no snapshot") for pending in known]
+        return [Decline(pending, "a task in front of this one took no snapshot") for pending in known]
 
     def channel_ended(self, channel: int) -> list[Action]:
         """The last event of a channel came."""

@@ -55,7 +55,7 @@ from penstock.observe.endpoint import MetricsEndpoint
 from penstock.observe.samples import Sample, heartbeat_samples
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
-from penstock.shuffle.actions import CheckpointAborted
+from penstock.shuffle.actions import CheckpointGivenUp
 
 log = logging.getLogger("penstock.environment")
 
@@ -196,7 +196,7 @@ class Host:
             case commands.CancelTask():
                 self.task_registry.cancel(command)
             case commands.TaskAction():
-                if isinstance(command.action, CheckpointAborted):
+                if isinstance(command.action, CheckpointGivenUp):
                     self.checkpoint_files.given_up(command.attempt, command.action.checkpoint)
                 self.task_registry.act(command)
             case commands.UpdatePartitionInfo():

@@ -21,7 +21,7 @@ class CheckpointCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointAborted:
+class CheckpointGivenUp:
     """A checkpoint will not be completed."""
 
     checkpoint: int
@@ -32,4 +32,4 @@ class StopSource:
     """Take no more from the source: the query is told to stop."""
 
 
-Action = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted | StopSource
+Action = TriggerCheckpoint | CheckpointCompleted | CheckpointGivenUp | StopSource

@@ -40,13 +40,13 @@ _CANCEL_AGAIN_SECONDS = 0.25
 class SparkPayload:
     """The needs of this launcher from a submission.
 
-    `workers` makes the tasks of workers; `frames` are those of each DataFrame for its first Spark job, planned before
-    the job took any slot; `bound` makes those of any bound vertex for a Spark job, by the plan as it is then; `user`
-    and `session` are the user's.
+    `workers` makes the tasks of workers; `dataframes` are those of each DataFrame for its first Spark job, planned
+    before the job took any slot; `bound` makes those of any bound vertex for a Spark job, by the plan as it is then;
+    `user` and `session` are the user's.
     """
 
     workers: Callable[[JobGraph, SparkJob], RDD[Any]]
-    frames: Mapping[int, DataFrame]
+    dataframes: Mapping[int, DataFrame]
     bound: Callable[[JobGraph, SparkJobId, int], DataFrame | RDD[Any]]
     user: UserThread
     session: SparkSession
@@ -55,7 +55,7 @@ class SparkPayload:
         """The tasks of a Spark job; each gives a status row."""
         if launched.vertex is None:
             return self.workers(graph, launched)
-        planned = self.frames.get(launched.vertex) if launched.is_first else None
+        planned = self.dataframes.get(launched.vertex) if launched.is_first else None
         return self.bound(graph, launched.id, launched.vertex) if planned is None else planned
 
 

@@ -406,7 +406,7 @@ class SparkRuntime:
                 tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, planned, spark_job, number)))
                 return in_shared_workers(tasks if profile is None else tasks.withResources(profile), conf)
 
-            first = {vertex: SparkJobId(SparkJobKind.FRAME, vertex) for vertex in sources}
+            first = {vertex: SparkJobId(SparkJobKind.DATAFRAME, vertex) for vertex in sources}
             frames = {
                 vertex: cast("DataFrame", bound(graph, spark_job, vertex)) for vertex, spark_job in first.items()
             }

@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.alignment import Action as Barriers
+from penstock.checkpoint.alignment import Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, decode
 from penstock.checkpoint.tracking import CountedBarriers
 from penstock.checkpoint.unaligned import UnalignedBarriers
 from penstock.errors import ProtocolError
-from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event
 
 
@@ -61,7 +61,7 @@ class Finish:
     """End all outputs; the task is done."""
 
 
-Decision = Resume | Snapshot | Abort | StopReading | SayCaughtUp | EndData | Commit | Finish
+Decision = Resume | Snapshot | Decline | StopReading | SayCaughtUp | EndData | Commit | Finish
 
 
 class Conversation:
@@ -140,7 +140,7 @@ class Conversation:
         if isinstance(action, TriggerCheckpoint):
             barrier = _barrier(action.barrier, "a checkpoint was triggered")
             return self._noted(self._barriers.triggered(barrier, now))
-        if isinstance(action, CheckpointAborted):
+        if isinstance(action, CheckpointGivenUp):
             decisions = self._noted(self._barriers.marker_came(action.checkpoint))
             return decisions + self._settled(action.checkpoint)
         if isinstance(action, CheckpointCompleted):

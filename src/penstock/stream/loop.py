@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.checkpoint.alignment import Abort, Resume, Snapshot
+from penstock.checkpoint.alignment import Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.graph.streaming import SOURCE_POSITION
 from penstock.record.joining import joined
 from penstock.shuffle import EventKind
-from penstock.shuffle.actions import CheckpointAborted
+from penstock.shuffle.actions import CheckpointGivenUp
 from penstock.shuffle.events import EndOfData, Event, TaskEvent
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, WRITING
 from penstock.shuffle.streaming import Mailbox
@@ -209,7 +209,7 @@ class StreamLoop:
         moved = False
         for action in self._mailbox.take_actions():
             moved = True
-            if isinstance(action, CheckpointAborted):
+            if isinstance(action, CheckpointGivenUp):
                 self._give_up(action.checkpoint)
             self._decided(self._conversation.action_came(action, self._clock()))
         moved |= self._look_ahead()
@@ -366,8 +366,8 @@ class StreamLoop:
             return True
         if isinstance(due, Resume):
             return True
-        # The marker of an abort says nothing of the rows around it, as little as a barrier that overtakes them.
-        overtakes = isinstance(due, Abort) or (isinstance(due, Snapshot) and due.barrier.overtakes_outputs)
+        # The marker of a declined one says nothing of the rows around it, as little as a barrier that overtakes them.
+        overtakes = isinstance(due, Decline) or (isinstance(due, Snapshot) and due.barrier.overtakes_outputs)
         return overtakes and not self._outputs.has_spanning
 
     def _carry_out(self, due: _Due) -> None:
@@ -382,7 +382,7 @@ class StreamLoop:
         elif isinstance(due, Resume):
             for channel in due.channels:
                 self._inputs.resume(channel)
-        elif isinstance(due, Abort):
+        elif isinstance(due, Decline):
             self._mailbox.decline(due.checkpoint, due.cause)
             self._outputs.emit(TaskEvent(encode(CancelCheckpointMarker(due.checkpoint))))
         elif isinstance(due, EndData):

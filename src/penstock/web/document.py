@@ -13,7 +13,7 @@ from typing import Any
 from penstock.graph.streaming import vertex_of_part
 from penstock.job.core.bottleneck import Load, StageLoad
 from penstock.job.core.loads import EARLY_SECONDS
-from penstock.job.core.result import SubtaskStand
+from penstock.job.core.result import SubtaskStatus
 from penstock.job.core.slow_parts import PHASES
 from penstock.shuffle import DatasetId, PartitionId
 from penstock.web.record import JobRecord
@@ -106,12 +106,12 @@ def _sentence(record: JobRecord, found: Mapping[str, Any] | None, *, is_file: bo
 def _stage(record: JobRecord, stage: Mapping[str, Any]) -> dict[str, Any]:
     number = stage["id"]
     figures, load = record.totals.get(number, {}), record.loads.get(number)
-    stands = record.stands.get(number, [])
-    states = [stand.state for stand in stands]
+    statuses = record.statuses.get(number, [])
+    states = [status.state for status in statuses]
     return {
         "id": number,
         "name": stage["name"],
-        "tasks": len(stands) or stage["parallelism"],
+        "tasks": len(statuses) or stage["parallelism"],
         "running": states.count("running"),
         "ended": sum(states.count(state) for state in _ENDED),
         "rowsIn": round(figures.get("rows_in", 0)),
@@ -162,15 +162,15 @@ def _most(figures: list[Mapping[str, float]], name: str) -> float | None:
 def _subtasks(record: JobRecord) -> list[list[Any]]:
     rows = []
     for stage, each_of in record.figures.items():
-        load, stands = record.loads.get(stage), record.stands[stage]
+        load, statuses = record.loads.get(stage), record.statuses[stage]
         for number, figures in enumerate(each_of):
-            stand = stands[number] if number < len(stands) else SubtaskStand("unknown")
+            status = statuses[number] if number < len(statuses) else SubtaskStatus("unknown")
             loads = load.subtasks[number] if load is not None and number < len(load.subtasks) else Load()
-            rows.append([stage, number, *_subtask(figures, stand, loads)])
+            rows.append([stage, number, *_subtask(figures, status, loads)])
     return rows
 
 
-def _subtask(figures: Mapping[str, float], stand: SubtaskStand, load: Load) -> list[Any]:
+def _subtask(figures: Mapping[str, float], status: SubtaskStatus, load: Load) -> list[Any]:
     counts = (round(figures.get(name, 0)) for name in ("rows_in", "rows_out", "bytes_in", "bytes_out"))
     shares: tuple[float | None, ...] = (None,) * 4
     if load.span:
@@ -179,7 +179,7 @@ def _subtask(figures: Mapping[str, float], stand: SubtaskStand, load: Load) -> l
         shares = tuple(round(load.share(seconds), 3) for seconds in times)
     pools = (figures.get(name) for name in ("in_queue", "out_queue", "in_pool_usage", "out_pool_usage"))
     seconds, spilled = round(figures.get("seconds", 0.0), 2), round(figures.get("spilled_bytes", 0))
-    place = (stand.state, stand.attempt, stand.environment)
+    place = (status.state, status.attempt, status.environment)
     return [*place, *counts, seconds, *shares, *(None if each is None else round(each, 3) for each in pools), spilled]
 
 
@@ -190,20 +190,20 @@ def _partitions(record: JobRecord) -> list[list[Any]]:
     outputs = [(edge["producer"], DatasetId(job, edge["id"]), edge["mode"]) for edge in plan["edges"]]
     results = [(stage, DatasetId(job, stage, is_result=True), "result") for stage in plan.get("result", [])]
     for stage, dataset, edge in (*outputs, *results):
-        for number, stand in enumerate(record.stands.get(stage, [])):
-            if stand.state in ("not started", "empty"):
+        for number, status in enumerate(record.statuses.get(stage, [])):
+            if status.state in ("not started", "empty"):
                 continue
             figures = record.figures[stage][number] if number < len(record.figures[stage]) else {}
-            name, state = str(PartitionId(dataset, number, stand.attempt)), _partition_state(record, stand, edge)
-            place = (edge, stage, number, stand.environment)
+            name, state = str(PartitionId(dataset, number, status.attempt)), _partition_state(record, status, edge)
+            place = (edge, stage, number, status.environment)
             rows.append([name, *place, state, round(figures.get("bytes_out", 0))])
     return rows
 
 
-def _partition_state(record: JobRecord, stand: SubtaskStand, edge: str) -> str:
+def _partition_state(record: JobRecord, status: SubtaskStatus, edge: str) -> str:
     if record.is_over:
         return "kept as result" if edge == "result" and record.state == "FINISHED" else "released"
-    return {"running": "being written", "waiting": "registered", "finished": "complete"}.get(stand.state, "gone")
+    return {"running": "being written", "waiting": "registered", "finished": "complete"}.get(status.state, "gone")
 
 
 def _checkpoints(record: JobRecord) -> dict[str, Any]:

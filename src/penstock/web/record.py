@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.job.core.bottleneck import StageLoad, bounding, load_of
-from penstock.job.core.result import SubtaskStand, summed
+from penstock.job.core.result import SubtaskStatus, summed
 from penstock.job.shell.history import JobMoment, held_back
 from penstock.web.series import OUTSTANDING, Series, SeriesPoint, rows_of
 from penstock.web.timeline import Timeline
@@ -25,7 +25,7 @@ _FAULTS = {
     "restart": "restart",
     "task_lost": "task lost",
     "environment_lost": "environment lost",
-    "checkpoint_abandoned": "checkpoint given up",
+    "checkpoint_given_up": "checkpoint given up",
     "checkpoint_damaged": "checkpoint damaged",
     "entries_dropped": "entries of the trace that are not kept",
 }
@@ -62,7 +62,7 @@ class JobRecord:
         self.error = ""
         self.is_over = False
         self.figures: dict[int, list[Mapping[str, float]]] = {}
-        self.stands: dict[int, list[SubtaskStand]] = {}
+        self.statuses: dict[int, list[SubtaskStatus]] = {}
         self.loads: dict[int, StageLoad] = {}
         """Of the last seconds, while it runs; of all its time when it is over."""
         self.levels: Mapping[int, tuple[float, float]] = {}
@@ -104,7 +104,7 @@ class JobRecord:
             case "job_submitted":
                 self.plan, self.slots = said, said.get("slots", 0)
                 self.figures = {stage["id"]: [] for stage in said["stages"]}
-                self.stands = {stage["id"]: [] for stage in said["stages"]}
+                self.statuses = {stage["id"]: [] for stage in said["stages"]}
             case "trace":
                 self._trace(said["seconds"], said["name"], said["ids"])
             case "checkpoint":
@@ -114,9 +114,9 @@ class JobRecord:
             case "subtask":
                 stage = said["stage"]
                 if said["subtask"] == 0:
-                    self.figures[stage], self.stands[stage] = [], []
+                    self.figures[stage], self.statuses[stage] = [], []
                 self.figures[stage].append(said["figures"])
-                self.stands[stage].append(SubtaskStand(said["state"], said["attempt"], said["environment"]))
+                self.statuses[stage].append(SubtaskStatus(said["state"], said["attempt"], said["environment"]))
             case "job_ended":
                 self._end(said)
 
@@ -173,7 +173,7 @@ class JobRecord:
         progress = moment.progress
         self.state, self.seconds, self.waits = progress.state.name, progress.seconds, progress.waits
         for stage in progress.vertices:
-            self.figures[stage.vertex], self.stands[stage.vertex] = list(stage.subtasks), list(stage.stands)
+            self.figures[stage.vertex], self.statuses[stage.vertex] = list(stage.subtasks), list(stage.statuses)
         self.loads = {load.id: load for load in moment.loads}
         self.totals = {stage.vertex: stage.metrics for stage in progress.vertices}
         self.words = "" if moment.found is None else moment.found.text

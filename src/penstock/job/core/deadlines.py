@@ -54,7 +54,7 @@ SETTLE_SECONDS = 5.0
 """Time that tasks have to stop by themselves; Spark's cancel kills them, so it comes second."""
 GRACE_SECONDS = 0.5
 UNEXPLAINED_SECONDS = 2.0
-FRAME_SECONDS = 15.0
+DATAFRAME_SECONDS = 15.0
 """The same where a DataFrame broke off: Spark tries its task again before it gives its job up."""
 LEASED_SECONDS = 2.0
 ABANDON_SECONDS = 30.0

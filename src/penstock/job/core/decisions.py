@@ -55,7 +55,7 @@ class OrphanMany:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmFrame:
+class ConfirmDataFrame:
     """A vertex's DataFrame was read to its end."""
 
     vertex: int
@@ -128,7 +128,7 @@ class DrainWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class DropFrame:
+class DropDataFrame:
     """A vertex's DataFrame is going to be read anew, if it has been."""
 
     vertex: int
@@ -338,10 +338,10 @@ class Conclude:
 
 
 ForAttempts = (
-    Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | StopWaiting
+    Start | Orphan | OrphanMany | OrphanHost | ConfirmDataFrame | BeginRound | Reset | StopAll | StopWaiting
     | DeployRegion | Forgive
 )  # fmt: skip
-ForSlots = LetOff | DrainWorker | DropFrame | DismissWorkers | HoldStarts | CancelSpark
+ForSlots = LetOff | DrainWorker | DropDataFrame | DismissWorkers | HoldStarts | CancelSpark
 ForRecovery = Fail | AwaitReason | CompareReaders | Withdraw | MakeRoom
 ForCheckpoints = AllThere | RegionRuns | SendDeployment | Interrupt | Unrestorable | TaskEnded
 ForEnding = Advance | RememberCause | FailForGood

@@ -51,7 +51,7 @@ class SparkJobKind(StrEnum):
     """The kinds of our Spark jobs."""
 
     WORKERS = "workers"
-    FRAME = "frame"
+    DATAFRAME = "dataframe"
     LEASED = "leased"
     """None of ours: read tasks lease their slots while they wait."""
 
@@ -68,7 +68,7 @@ class SparkJobId:
 
     def to_wire(self) -> int:
         """As a number in a control message."""
-        if self.kind is SparkJobKind.FRAME:
+        if self.kind is SparkJobKind.DATAFRAME:
             return self.number
         return _LEASED_CODE if self.kind is SparkJobKind.LEASED else -1 - self.number
 
@@ -76,7 +76,7 @@ class SparkJobId:
     def from_wire(cls, wire: int) -> SparkJobId:
         """Inverse of `to_wire`."""
         if wire >= 0:
-            return cls(SparkJobKind.FRAME, wire)
+            return cls(SparkJobKind.DATAFRAME, wire)
         return LEASED if wire == _LEASED_CODE else cls(SparkJobKind.WORKERS, -1 - wire)
 
 

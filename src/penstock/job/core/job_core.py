@@ -169,7 +169,7 @@ class JobCore:
         return tuple(sorted({subtask.environment for subtask in self.subtasks if subtask.environment}))
 
     def result(self, *, is_sound: bool = True) -> JobResult:
-        """The job in figures, as it stands; where it has a fault, without the lives of its subtasks."""
+        """The job in figures, as it is now; where it has a fault, without the lives of its subtasks."""
         graph = self.topology.graph
         told = {vertex.id: tuple(map(_without_keys, self.subtasks.each(vertex.id))) for vertex in graph.vertices}
         return JobResult(
@@ -183,7 +183,7 @@ class JobCore:
             self._bottleneck(),
             told,
             self.slots_total,
-            {vertex.id: self.subtasks.stands(vertex.id) for vertex in graph.vertices} if is_sound else {},
+            {vertex.id: self.subtasks.statuses(vertex.id) for vertex in graph.vertices} if is_sound else {},
             self.checkpoints.counts,
         )
 

@@ -215,7 +215,7 @@ class MasterCore:
             self._let(job, job.slots.give_up, self.slots_in_use - self._slots_total)
         begun = [(job, places) for job in jobs for places in job.slots.begun_in_part()]
         for job, places in begun[1:]:
-            self._let(job, job.recovery.stand_back, places)
+            self._let(job, job.recovery.step_back, places)
 
     def _count_leased(self, total: int) -> None:
         """Jobs may have nothing but leased slots where they need one of their own: who leases them must give up."""

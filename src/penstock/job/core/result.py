@@ -65,7 +65,7 @@ def summed(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class SubtaskStand:
+class SubtaskStatus:
     """One subtask: its state in a word, the number of its attempt, and the environment beside which that runs."""
 
     state: str
@@ -137,7 +137,7 @@ class JobResult:
     """The last figures of each subtask, per vertex id."""
     slots: int = 0
     """The application's task slots at its end."""
-    stands: Mapping[int, tuple[SubtaskStand, ...]] = field(default_factory=dict, repr=False)
+    statuses: Mapping[int, tuple[SubtaskStatus, ...]] = field(default_factory=dict, repr=False)
     """The end of each subtask, and where it ran last, per vertex id."""
     checkpoints: CheckpointCounts = field(default=CheckpointCounts(), repr=False, compare=False)
     """A query's last ones."""
@@ -236,7 +236,7 @@ class VertexProgress:
     subtasks: tuple[Mapping[str, float], ...] = ()
     runs: tuple[bool, ...] = ()
     """Tells of each subtask whether it runs."""
-    stands: tuple[SubtaskStand, ...] = ()
+    statuses: tuple[SubtaskStatus, ...] = ()
     """Tells of each subtask how far it is, and where."""
 
 
@@ -251,7 +251,7 @@ class JobProgress:
     vertices: tuple[VertexProgress, ...]
     checkpoints: CheckpointCounts = CheckpointCounts()
     waits: str = ""
-    """The thing that a job waits for if it can't begin, in words; empty if it stands in the line as any other."""
+    """The thing that a job waits for if it can't begin, in words; empty if it waits for its turn alone."""
 
     @property
     def title(self) -> str:

@@ -130,8 +130,8 @@ def _attempts(attempts: Attempts, decision: so.ForAttempts) -> Iterator[so.Decis
             yield from attempts.orphan_many(decision)
         case so.OrphanHost():
             yield from attempts.orphan_host(decision)
-        case so.ConfirmFrame():
-            yield from attempts.confirm_frame(decision)
+        case so.ConfirmDataFrame():
+            yield from attempts.confirm_dataframe(decision)
         case so.BeginRound():
             attempts.begin_round(decision)
         case so.Reset():
@@ -154,8 +154,8 @@ def _slots(slots: Slots, decision: so.ForSlots) -> Iterator[so.Decision]:
             slots.let_off(decision)
         case so.DrainWorker():
             slots.drain(decision)
-        case so.DropFrame():
-            yield from slots.drop_frame(decision)
+        case so.DropDataFrame():
+            yield from slots.drop_dataframe(decision)
         case so.DismissWorkers():
             yield from slots.dismiss(decision)
         case so.HoldStarts():

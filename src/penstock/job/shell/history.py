@@ -11,7 +11,7 @@
 | `job_ended` | its state, its seconds, the error's first line, and the rest of it |
 
 The figures of a result are made of its subtasks' again when a log is read, so they are equal or the log is not whole.
-Keys of rows stand in no event.
+Keys of rows are in no event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.job.core.result import (
     CheckpointCounts,
     JobProgress,
     JobResult,
-    SubtaskStand,
+    SubtaskStatus,
     TraceEntry,
     entries_in,
     summed,
@@ -131,9 +131,9 @@ class JobHistory:
         self._trace(job, told, result.trace)
         self._checkpoints(job, told, result.checkpoints, result.seconds)
         for vertex, subtasks in result.subtasks.items():
-            stands = result.stands.get(vertex, (SubtaskStand("unknown"),) * len(subtasks))
-            for number, (figures, stand) in enumerate(zip(subtasks, stands, strict=True)):
-                said = {"stage": vertex, "subtask": number, "figures": dict(figures), **asdict(stand)}
+            statuses = result.statuses.get(vertex, (SubtaskStatus("unknown"),) * len(subtasks))
+            for number, (figures, status) in enumerate(zip(subtasks, statuses, strict=True)):
+                said = {"stage": vertex, "subtask": number, "figures": dict(figures), **asdict(status)}
                 self.listener.say(job, "subtask", said)
         first, _, rest = error.partition("\n")
         ended = {"state": result.state.name, "seconds": result.seconds, "slots": result.slots}
@@ -230,7 +230,7 @@ def replayed(path: Path) -> JobResult:
         None if begun["is_query"] else bounding(loads, ended["slots"]),
         subtasks,
         ended["slots"],
-        {stage: tuple(map(_stand, each_of)) for stage, each_of in told.items()},
+        {stage: tuple(map(_status, each_of)) for stage, each_of in told.items()},
     )
 
 
@@ -238,8 +238,8 @@ def _subtasks(events: list[dict[str, Any]], stage: int) -> Iterator[dict[str, An
     return (each for each in events if each["event"] == "subtask" and each["stage"] == stage)
 
 
-def _stand(event: Mapping[str, Any]) -> SubtaskStand:
-    return SubtaskStand(event["state"], event["attempt"], event["environment"])
+def _status(event: Mapping[str, Any]) -> SubtaskStatus:
+    return SubtaskStatus(event["state"], event["attempt"], event["environment"])
 
 
 def _one(events: list[dict[str, Any]], name: str, path: Path) -> dict[str, Any]:

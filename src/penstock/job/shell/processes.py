@@ -50,10 +50,10 @@ def processes_now(
     tasks: dict[str, list[TaskNow]] = {}
     for progress in running:
         for stage in progress.vertices:
-            for number, (stand, runs) in enumerate(zip(stage.stands, stage.runs, strict=True)):
+            for number, (status, runs) in enumerate(zip(stage.statuses, stage.runs, strict=True)):
                 if runs:
                     place = (progress.job, stage.vertex, number)
-                    tasks.setdefault(stand.environment, []).append(
+                    tasks.setdefault(status.environment, []).append(
                         _task(place, stage.subtasks[number], shares.get(place, {}))
                     )
     return tuple(_one(each, tuple(tasks.get(each.name, ())), now - each.last_heard) for each in attached)

@@ -199,7 +199,7 @@ class Attempts:
             cause = f"the Spark job of the tasks returned, but {missing} of its tasks never came"
             yield so.Fail(places, cause, Rank.ECHO, launched, missing=missing)
 
-    def confirm_frame(self, confirmed: so.ConfirmFrame) -> Iterator[so.Decision]:
+    def confirm_dataframe(self, confirmed: so.ConfirmDataFrame) -> Iterator[so.Decision]:
         """A Spark job of bound tasks has returned well: where it read a DataFrame, who never came has no rows."""
         vertex = confirmed.vertex
         yield from self._let_go(self._subtasks.of(vertex))
@@ -271,7 +271,7 @@ class Attempts:
             yield from self.questions.drop(attempt, StaleError(f"{attempt}: it is run again"))
         yield so.Release(tuple(descriptor.partition for descriptor in subtask.outputs.values()))
         if vertex.is_bound:
-            yield so.DropFrame(vertex.id)
+            yield so.DropDataFrame(vertex.id)
         self.deployments.leave(subtask)
         self._subtasks.moving.discard(self._stages.region_of(vertex.id).number)
         yield so.Record(reset.why, f"v{vertex.id}.{subtask.index}")

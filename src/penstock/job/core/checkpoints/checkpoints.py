@@ -41,7 +41,7 @@ from penstock.job.core.states import JobState, Phase
 from penstock.link.commands import TaskAction
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.shuffle import AttemptId
-from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 
 Say = Callable[[CheckpointCoordinator, float], Iterable[then.Decision]]
 """Tells a coordinator something at a time."""
@@ -273,8 +273,8 @@ class Checkpoints:
                     yield from self._store(number, handles, finished)
                 case then.Complete(number):
                     yield from self._complete(number)
-                case then.Abandon(number, cause):
-                    yield from self._abandon(number, cause)
+                case then.GiveUp(number, cause):
+                    yield from self._give_up(number, cause)
                 case then.Discard(number):
                     self._storing.pop(number, None)
                     self._reports.forget(number)
@@ -329,12 +329,12 @@ class Checkpoints:
         yield so.Forgive()
         yield from self._all_told(CheckpointCompleted(number))
 
-    def _abandon(self, number: int, cause: str) -> Iterator[so.Decision]:
+    def _give_up(self, number: int, cause: str) -> Iterator[so.Decision]:
         self._reports.ended(number, self._now(), cause)
         failed, reports = self.counts.failed + 1, self._reports.last
         self.counts = replace(self.counts, failed=failed, failure=cause, reports=reports)
-        yield so.Record("checkpoint_abandoned", f"{number}: {cause}")
-        yield from self._all_told(CheckpointAborted(number))
+        yield so.Record("checkpoint_given_up", f"{number}: {cause}")
+        yield from self._all_told(CheckpointGivenUp(number))
 
     def _go_on(self) -> Iterator[so.Decision]:
         """Deploy what waited for the end of a checkpoint, or for a look at the location."""

@@ -125,7 +125,7 @@ class Ending:
             if all(self._stages.is_complete(region) for region in self._stages.regions):
                 self._lifecycle.move(JobEvent.TASKS_FINISHED)
         if self._lifecycle.state is JobState.CONFIRMING:
-            if self._spark_jobs.all_returned or not (self._spark_jobs.open_frames() or self._workers.draining):
+            if self._spark_jobs.all_returned or not (self._spark_jobs.open_dataframes() or self._workers.draining):
                 self._lifecycle.move(JobEvent.CONFIRMED)
                 yield so.DismissWorkers()
                 yield so.Interrupt("the job has ended", for_good=True)
@@ -150,7 +150,7 @@ class Ending:
             return
         if self._spark_jobs.all_returned:
             yield from self._end()
-        elif not self._failure.awaits_spark and (self._workers.missing or self._has_frames_to_begin()):
+        elif not self._failure.awaits_spark and (self._workers.missing or self._has_dataframes_to_begin()):
             # The rest has not begun, so there is nothing in it to stop politely. If a DataFrame broke off, its Spark
             # job fails by itself, and must not be cancelled before it has said why.
             yield from self._ask_spark()
@@ -159,8 +159,8 @@ class Ending:
     def _is_stopping(self) -> bool:
         return bool(self._workers.draining or self._subtasks.live)
 
-    def _has_frames_to_begin(self) -> bool:
-        return any(self._subtasks.pending(vertex) for vertex in self._spark_jobs.open_frames())
+    def _has_dataframes_to_begin(self) -> bool:
+        return any(self._subtasks.pending(vertex) for vertex in self._spark_jobs.open_dataframes())
 
     def _ask_spark(self) -> Iterator[so.Decision]:
         if not self._asked_spark:

@@ -92,15 +92,15 @@ class Stages:
     def _is_readable(self, edge: JobEdge) -> bool:
         if edge.kind.is_hybrid:
             return self._progress.is_deployed(edge.producer)
-        is_frame = self._topology.graph.vertex(edge.producer).is_bound
+        is_dataframe = self._topology.graph.vertex(edge.producer).is_bound
         return self._progress.is_complete(edge.producer) and (
-            not is_frame or self._progress.is_confirmed(edge.producer)
+            not is_dataframe or self._progress.is_confirmed(edge.producer)
         )
 
     def _comes_soon(self, edge: JobEdge, coming: Collection[int]) -> bool:
-        is_frame = self._topology.graph.vertex(edge.producer).is_bound
+        is_dataframe = self._topology.graph.vertex(edge.producer).is_bound
         is_coming = self._progress.is_open(edge.producer) and self.region_of(edge.producer).number in coming
-        return edge.kind.is_hybrid and not is_frame and is_coming
+        return edge.kind.is_hybrid and not is_dataframe and is_coming
 
     def _edges_into(self, region: Region) -> list[JobEdge]:
         edges, inside = self._topology.graph.edges, region.vertices

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState
 from penstock.graph.job_graph import JobVertex
-from penstock.job.core.result import SubtaskStand
+from penstock.job.core.result import SubtaskStatus
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 
@@ -101,14 +101,14 @@ class Subtask:
         return self.call is not None and self.unregistered == 0
 
     @property
-    def stand(self) -> SubtaskStand:
+    def status(self) -> SubtaskStatus:
         """Its state for people, and the place where it runs."""
         if self.empty:
-            return SubtaskStand("empty")
+            return SubtaskStatus("empty")
         if self.attempt is None:
-            return SubtaskStand("not started")
+            return SubtaskStatus("not started")
         state = self.state.name.lower() if self.deployed or self.is_ended else "waiting"
-        return SubtaskStand(state, self.attempt.attempt, self.environment)
+        return SubtaskStatus(state, self.attempt.attempt, self.environment)
 
     @property
     def title(self) -> str:

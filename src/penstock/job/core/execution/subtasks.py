@@ -17,7 +17,7 @@ from penstock.graph.job_graph import JobVertex
 from penstock.job.core.bottleneck import StageLoad, load_of
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.topology import JobTopology
-from penstock.job.core.result import SubtaskStand, VertexProgress, summed
+from penstock.job.core.result import SubtaskStatus, VertexProgress, summed
 from penstock.shuffle import AttemptId
 
 Live = Callable[[AttemptId], dict[str, float]]
@@ -205,9 +205,9 @@ class Subtasks:
         """The figures of each of a vertex's subtasks, in order; none of those that have told none."""
         return tuple(_figures(subtask, live) for subtask in self.of(vertex))
 
-    def stands(self, vertex: int) -> tuple[SubtaskStand, ...]:
+    def statuses(self, vertex: int) -> tuple[SubtaskStatus, ...]:
         """The state of each of a vertex's subtasks, in order."""
-        return tuple(subtask.stand for subtask in self.of(vertex))
+        return tuple(subtask.status for subtask in self.of(vertex))
 
     def loads(self) -> list[StageLoad]:
         """The work of all subtasks that have ended, by vertex."""
@@ -222,8 +222,8 @@ class Subtasks:
         runs = tuple(subtask.is_live and subtask.deployed for subtask in subtasks)
         ended = sum(1 for subtask in subtasks if subtask.is_ended)
         each = self.each(vertex, live)
-        width, stands = self._width(vertex), self.stands(vertex)
-        return VertexProgress(vertex, name, width, sum(runs), ended, summed(each), each, runs, stands)
+        width, statuses = self._width(vertex), self.statuses(vertex)
+        return VertexProgress(vertex, name, width, sum(runs), ended, summed(each), each, runs, statuses)
 
 
 def _figures(subtask: Subtask, live: Live | None) -> Mapping[str, float]:

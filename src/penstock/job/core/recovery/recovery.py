@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from penstock.graph.failover import Place
 from penstock.job.core import decisions as so
 from penstock.job.core import events
-from penstock.job.core.deadlines import FRAME_SECONDS, UNEXPLAINED_SECONDS, Deadline, DeadlineKind, Wanted
+from penstock.job.core.deadlines import DATAFRAME_SECONDS, UNEXPLAINED_SECONDS, Deadline, DeadlineKind, Wanted
 from penstock.job.core.failure import Rank
 from penstock.job.core.recovery.restart_sets import RestartSets
 from penstock.job.core.recovery.restart_strategy import RestartStrategy
@@ -41,7 +41,7 @@ class Recovery:
     def __init__(self, settings: RestartSettings, sets: RestartSets, phase: Phase, now: Callable[[], float]) -> None:
         self.unexplained: frozenset[Place] = frozenset()
         """The subtasks that were stopped, and nobody has said why."""
-        self._awaits_frame = False
+        self._awaits_dataframe = False
         """True if a DataFrame broke off: Spark says why, or runs its task again."""
         self._sets = sets
         self._phase = phase
@@ -56,7 +56,7 @@ class Recovery:
 
     def fail(self, failed: so.Fail) -> Iterator[so.Decision]:
         """Run again what failed and what depends on it, or fail the job."""
-        if self._awaits_frame and not failed.explains and self._phase.is_active:
+        if self._awaits_dataframe and not failed.explains and self._phase.is_active:
             self.unexplained |= failed.places  # it follows from a DataFrame that broke off
             return
         places = failed.places | self.unexplained if failed.explains else failed.places
@@ -104,7 +104,7 @@ class Recovery:
         places = self._sets.in_the_way() if self._phase.is_active else set()
         yield from self._begin_anew(places, "readers hold all slots that are left")
 
-    def stand_back(self, places: Collection[Place]) -> Iterator[so.Decision]:
+    def step_back(self, places: Collection[Place]) -> Iterator[so.Decision]:
         """Tasks whose region waits for slots that are gone begin anew. Nothing has failed."""
         yield from self._begin_anew(places, "slots are gone that its tasks waited for")
 
@@ -116,7 +116,7 @@ class Recovery:
 
     def _restart(self, places: frozenset[Place], cause: str) -> Iterator[so.Decision]:
         self.unexplained -= places
-        self._awaits_frame = self._awaits_frame and bool(self.unexplained)
+        self._awaits_dataframe = self._awaits_dataframe and bool(self.unexplained)
         if places:
             yield so.Advance(JobEvent.RESTART)
             yield so.Interrupt(cause)
@@ -130,7 +130,7 @@ class Recovery:
         for vertex, places in self._sets.withdrawn():
             for place in places:
                 yield so.Reset(place, "task_withdrawn")
-            yield so.DropFrame(vertex)
+            yield so.DropDataFrame(vertex)
 
     def compare(self, other: so.CompareReaders) -> Iterator[so.Decision]:
         """A subtask gave other rows than before: whoever has read the earlier ones failed by that."""
@@ -141,7 +141,7 @@ class Recovery:
     def await_reason(self, stopped: so.AwaitReason) -> Iterator[so.Decision]:
         """Spark has stopped a task and will say why."""
         self.unexplained |= {stopped.place}
-        self._awaits_frame = self._awaits_frame or stopped.rank is Rank.CUT_OFF
+        self._awaits_dataframe = self._awaits_dataframe or stopped.rank is Rank.CUT_OFF
         yield so.RememberCause(stopped.cause, stopped.rank)
 
     def deadlines(self) -> Wanted:
@@ -150,7 +150,7 @@ class Recovery:
         if self._delay:
             wanted[Deadline(DeadlineKind.RESTART, self._counted_round)] = self._delay
         if self.unexplained:
-            seconds = FRAME_SECONDS if self._awaits_frame else UNEXPLAINED_SECONDS
+            seconds = DATAFRAME_SECONDS if self._awaits_dataframe else UNEXPLAINED_SECONDS
             wanted[Deadline(DeadlineKind.UNEXPLAINED)] = seconds
         return wanted if self._phase.is_active else {}
 

@@ -106,7 +106,7 @@ class TaskArrivals:
         elif event.error is not None:
             yield so.FailForGood(self._words(launched, event.error))
         else:
-            yield so.ConfirmFrame(launched.vertex)
+            yield so.ConfirmDataFrame(launched.vertex)
 
     def _workers_returned(self, gone: list[Worker], event: events.SparkJobReturned) -> Iterator[so.Decision]:
         own = self._spark_jobs.was_cancelled(event.spark_job)

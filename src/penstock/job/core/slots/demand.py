@@ -25,7 +25,7 @@ class Need:
 
     region: int
     groups: tuple[Group, ...]
-    frames: tuple[Group, ...] = ()
+    dataframes: tuple[Group, ...] = ()
     together: bool = False
     urgent: bool = False
     early: bool = False
@@ -47,17 +47,17 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Slots a job asks for: `workers`, and `frames` as `(vertex, tasks)`. `together`: all of them or none."""
+    """Slots a job asks for: `workers`, and `dataframes` as `(vertex, tasks)`. `together`: all of them or none."""
 
     workers: int
-    frames: tuple[Group, ...] = ()
+    dataframes: tuple[Group, ...] = ()
     together: bool = False
     urgent: bool = False
 
     @property
     def slots(self) -> int:
         """The number of slots that it takes."""
-        return self.workers + sum(tasks for _, tasks in self.frames)
+        return self.workers + sum(tasks for _, tasks in self.dataframes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ class Match:
 def match(needs: Iterable[Need], idle: int, coming: int) -> Match:
     """Give `idle` workers to the needs in order; `coming` ones will be idle soon, so nobody is launched for them."""
     starts: list[Group] = []
-    frames: list[Group] = []
+    dataframes: list[Group] = []
     covered: list[int] = []
     missing = kept = firm = 0
     urgent = False
     for need in sorted(needs, key=lambda need: not need.urgent):
-        if (missing or frames) and (need.together or urgent > need.urgent):
+        if (missing or dataframes) and (need.together or urgent > need.urgent):
             break  # what comes earlier gets its slots first
         now = min(idle, need.count)
         later = min(coming, need.count - now)
         lack = need.count - now - later
-        if need.together and (lack or need.frames):
-            demand = Demand(lack, need.frames, together=True, urgent=need.urgent)
+        if need.together and (lack or need.dataframes):
+            demand = Demand(lack, need.dataframes, together=True, urgent=need.urgent)
             return Match(tuple(starts), kept + now, firm, tuple(covered), demand)
         idle, coming = idle - now, coming - later
         if need.together:
@@ -100,7 +100,7 @@ def match(needs: Iterable[Need], idle: int, coming: int) -> Match:
             starts += need.first(now)
         firm += now if need.together or need.urgent else 0
         missing += lack
-        frames += need.frames
-        urgent = urgent or (need.urgent and bool(lack or need.frames))
-    asked = Demand(missing, tuple(frames), urgent=urgent) if missing or frames else None
+        dataframes += need.dataframes
+        urgent = urgent or (need.urgent and bool(lack or need.dataframes))
+    asked = Demand(missing, tuple(dataframes), urgent=urgent) if missing or dataframes else None
     return Match(tuple(starts), kept, firm, tuple(covered), asked)

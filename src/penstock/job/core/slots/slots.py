@@ -69,13 +69,13 @@ class Slots:
     @property
     def held(self) -> int:
         """The slots of its workers and of its DataFrames' tasks; leased ones are not its own."""
-        return len(self.workers) - self.workers.leased + self.spark_jobs.frame_slots
+        return len(self.workers) - self.workers.leased + self.spark_jobs.dataframe_slots
 
     @property
     def starved(self) -> int:
         """The slots leased to it although it can't go on without other ones, to read a DataFrame; mostly none."""
-        frames = (vertex.id for vertex in self._topology.graph.vertices if vertex.is_bound)
-        return 0 if all(self._subtasks.is_confirmed(vertex) for vertex in frames) else self.workers.leased
+        dataframes = (vertex.id for vertex in self._topology.graph.vertices if vertex.is_bound)
+        return 0 if all(self._subtasks.is_confirmed(vertex) for vertex in dataframes) else self.workers.leased
 
     @property
     def waits(self) -> str:
@@ -175,25 +175,25 @@ class Slots:
     def grant(self, demand: Demand, slots: int) -> Iterator[so.Decision]:
         """Start what was asked for, on at most so many slots; DataFrames first, which stand at the start of plans."""
         yield so.Advance(JobEvent.ADMITTED)
-        frames: list[SparkJob] = []
+        dataframes: list[SparkJob] = []
         left = slots
         if not demand.together:
-            left = self._grant_frames(demand, left, frames)
+            left = self._grant_dataframes(demand, left, dataframes)
         count = min(demand.workers, left)
         workers = [self.spark_jobs.workers(count)] if count else []
         for launched in workers:
             self.workers.launch(launched.id, launched.workers, self._subtasks.round)
         left -= count
         if demand.together:
-            left = self._grant_frames(demand, left, frames)
+            left = self._grant_dataframes(demand, left, dataframes)
         self._watch(self._match())  # now, because where Spark has no slot for them nothing happens any more
         yield so.Record("slots_granted", f"{slots - left} of {demand.slots}")
-        yield do.LaunchSparkJobs(self._submitted.job, self._topology.graph, (*workers, *frames))
+        yield do.LaunchSparkJobs(self._submitted.job, self._topology.graph, (*workers, *dataframes))
 
-    def _grant_frames(self, demand: Demand, left: int, launched: list[SparkJob]) -> int:
-        for vertex, tasks in demand.frames:
+    def _grant_dataframes(self, demand: Demand, left: int, launched: list[SparkJob]) -> int:
+        for vertex, tasks in demand.dataframes:
             if left:
-                launched.append(self.spark_jobs.frame(self._topology.graph.vertex(vertex), min(tasks, left)))
+                launched.append(self.spark_jobs.dataframe(self._topology.graph.vertex(vertex), min(tasks, left)))
                 left -= min(tasks, left)
         return left
 
@@ -225,7 +225,7 @@ class Slots:
         yield from self._release(self.workers.idle)
         yield from _answers(self.workers.drop_parked())
 
-    def drop_frame(self, dropped: so.DropFrame) -> Iterator[so.Decision]:
+    def drop_dataframe(self, dropped: so.DropDataFrame) -> Iterator[so.Decision]:
         """A DataFrame is going to be read anew: its Spark job, if it is under way, is of no use."""
         spark_job = self.spark_jobs.drop(dropped.vertex)
         if spark_job is not None:
@@ -336,11 +336,11 @@ class Slots:
         counts = ((v.id, self._subtasks.pending(v.id)) for v in vertices if not v.is_bound)
         groups = tuple((vertex, count) for vertex, count in counts if count)
         bound = [vertex for vertex in vertices if vertex.is_bound]
-        frames = tuple((v.id, v.slots) for v in bound if self.spark_jobs.reader_of(v.id) is None)
-        if not groups and not frames:
+        dataframes = tuple((v.id, v.slots) for v in bound if self.spark_jobs.reader_of(v.id) is None)
+        if not groups and not dataframes:
             return None
-        urgent = self._stages.is_awaited(region) or (region.at_once and len(frames) < len(bound))
-        return Need(region.number, groups, frames, together=region.at_once, urgent=urgent, early=early)
+        urgent = self._stages.is_awaited(region) or (region.at_once and len(dataframes) < len(bound))
+        return Need(region.number, groups, dataframes, together=region.at_once, urgent=urgent, early=early)
 
 
 def _answers(calls: Iterable[int]) -> Iterator[so.Decision]:

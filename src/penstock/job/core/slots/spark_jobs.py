@@ -19,7 +19,7 @@ class SparkJobs:
     """The Spark jobs of one job. That of a DataFrame's first reading has the number of its vertex."""
 
     def __init__(self, vertices: int) -> None:
-        self._next_frame = itertools.count(vertices)
+        self._next_dataframe = itertools.count(vertices)
         self._next_launch = itertools.count()
         self._next_worker = 0
         self._open: dict[SparkJobId, SparkJob] = {}
@@ -33,7 +33,7 @@ class SparkJobs:
         return not self._open
 
     @property
-    def frame_slots(self) -> int:
+    def dataframe_slots(self) -> int:
         """The slots of the DataFrames that are being read."""
         return sum(self._slots.values())
 
@@ -45,11 +45,11 @@ class SparkJobs:
         self._open[launched.id] = launched
         return launched
 
-    def frame(self, vertex: JobVertex, slots: int) -> SparkJob:
+    def dataframe(self, vertex: JobVertex, slots: int) -> SparkJob:
         """A new one over a vertex's DataFrame, which was given so many slots; again after `drop`."""
         is_first = vertex.id not in self._current
-        number = vertex.id if is_first else next(self._next_frame)
-        launched = SparkJob(SparkJobId(SparkJobKind.FRAME, number), vertex=vertex.id, is_first=is_first)
+        number = vertex.id if is_first else next(self._next_dataframe)
+        launched = SparkJob(SparkJobId(SparkJobKind.DATAFRAME, number), vertex=vertex.id, is_first=is_first)
         self._current[vertex.id] = launched.id
         self._open[launched.id] = launched
         self._slots[launched.id] = slots
@@ -75,7 +75,7 @@ class SparkJobs:
         """Those of workers that have not returned."""
         return [launched.id for launched in self._open.values() if launched.vertex is None]
 
-    def open_frames(self) -> list[int]:
+    def open_dataframes(self) -> list[int]:
         """The vertices of the others that have not returned, dropped or not."""
         return [launched.vertex for launched in self._open.values() if launched.vertex is not None]
 
