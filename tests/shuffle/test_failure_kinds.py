@@ -24,6 +24,7 @@ KINDS = {
         "PartitionExpiredError",
         "PenstockError",
         "PlanError",
+        "QuotaError",
         "SchemaError",
         "SettingError",
         "SlotsError",
