@@ -31,9 +31,7 @@ def application(cluster: RemoteCluster) -> Iterator[RemoteHarness]:
     harness = RemoteHarness(cluster, "app-20260101-0001")
     yield harness
     harness.close()
-    lives = [worker for worker in cluster.workers if worker.process is not None]
-    folders = {worker.arguments[worker.arguments.index("--dir") + 1] for worker in lives}
-    wait_until(lambda: not [each for each in cluster.files() if str(each.parent) in folders], "all files to go", 10.0)
+    wait_until(lambda: not cluster.files(), "all files to go", 10.0)
 
 
 class TestRemote(ShuffleServiceConformance):

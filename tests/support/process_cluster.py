@@ -75,6 +75,7 @@ class ProcessCluster:
         application, secret = f"grid-{secrets.token_hex(4)}", secrets.token_bytes(32)
         self.master = JobMaster(MasterIdentity(application, secret), self.launcher, self.settings)
         address = through(self.master.start())
+        secret = self.master.identity.secret  # with a user's key it is another one
         self._launch = EnvironmentLaunch(application, secret, address, self.conf, certificate=self.master.certificate)
 
     def submit(self, stream: Stream) -> JobHandle:

@@ -67,6 +67,11 @@ class RemoteProcess:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def folder(self) -> str:
+        """Its folder."""
+        return self.arguments[self.arguments.index("--dir") + 1]
+
+    @property
     def pid(self) -> int:
         """Its process."""
         assert self.process is not None
@@ -113,7 +118,10 @@ class RemoteCluster:
         place = folder or self.folder / f"worker-{number}"
         arguments = ["worker", "--manager", self.manager.address, "--dir", str(place), "--reserve", "1m"]
         worker = RemoteProcess([*arguments, *self._options, *(options or [])], self.folder / f"worker-{number}.log")
+        begin = self.manager.log.stat().st_size
         worker.start()
+        known = re.compile(rb"worker \w+ is there")
+        wait_until(lambda: known.search(self.manager.log.read_bytes()[begin:]), "the manager to know the worker")
         self.workers.append(worker)
         return worker
 
@@ -126,8 +134,9 @@ class RemoteCluster:
         }
 
     def files(self) -> list[Path]:
-        """The merged files on all disks."""
-        return sorted(self.folder.glob("worker-*/*.merged"))
+        """The merged files of the workers that live."""
+        lives = [Path(worker.folder) for worker in self.workers if worker.process is not None]
+        return sorted(path for folder in lives for path in folder.glob("*.merged"))
 
     def close(self) -> None:
         """Kill all; idempotent."""

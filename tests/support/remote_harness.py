@@ -7,6 +7,7 @@ A host is lost with the workers that have its rows.
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 import pytest
 
@@ -19,14 +20,18 @@ from penstock.services.remote.lines import RemoteAccess
 from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
+    PartitionId,
     ProducerDescriptor,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
+from penstock.shuffle.requests import Request
 from penstock.testing.conformance import JOB
 from penstock.testing.memory_host import MemoryHost
 from remote_cluster import RemoteCluster
+
+A = TypeVar("A")
 
 
 class RemoteHarness:
@@ -74,27 +79,32 @@ class RemoteHarness:
         for host in self._hosts.values():
             host.cancel(f"{attempt} was told to stop")
 
-    def lose_environment(self, name: str) -> None:
-        """Kill the workers that have rows of this host."""
-        client = RemoteClient(
-            RemoteAccess.of(self.settings(), self.application, "test", self.secret), "remote-harness"
-        )
-        try:
-            held = client.call(client.ask(ListOfHost(name))).partitions
-            found = client.call(client.ask(FindPartitions(held)))
-        finally:
-            client.close()
-        lost = {
+    def holders(self, *partitions: PartitionId) -> set[str]:
+        """The addresses of the workers that have rows of these."""
+        found = self._asked(FindPartitions(partitions))
+        return {
             located.addresses[worker].removeprefix("tcp://")
             for located in found.located.values()
             for story in found.stories
             for worker in story.workers
             if worker in located.addresses
         }
+
+    def lose_environment(self, name: str) -> None:
+        """Kill the workers that have rows of this host."""
+        lost = self.holders(*self._asked(ListOfHost(name)).partitions)
         assert lost, f"no worker has rows of {name}"
         for worker in self.cluster.workers:
             if worker.address in lost:
                 worker.kill()
+
+    def _asked(self, request: Request[A]) -> A:
+        access = RemoteAccess.of(self.settings(), self.application, "test", self.secret)
+        client = RemoteClient(access, "remote-harness")
+        try:
+            return client.call(client.ask(request))
+        finally:
+            client.close()
 
     def forget_hosts(self) -> None:
         """Between two tests: nobody is to be told anything."""

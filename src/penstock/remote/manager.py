@@ -90,6 +90,7 @@ class RemoteManager:
         def enroll(asked: ask.Enroll) -> Done:
             if asked.worker != worker:
                 raise AuthenticationError(f"{worker} can't enroll as {asked.worker}")
+            _LOG.info("worker %s is there, at %s", asked.worker, asked.address)
             return self._kept(lambda: self.core.enroll(asked, time.monotonic()))
 
         def beat(asked: ask.Beat) -> ask.Orders:

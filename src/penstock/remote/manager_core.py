@@ -48,7 +48,8 @@ class _Seen:
     """The last words of a worker."""
 
     when: float
-    free: int = 0
+    free: int = 1
+    """Hardly anything, as long as it has not said how much: another one goes first, if there is one."""
     load: float = 0.0
     out_until: float = 0.0
     cause: str = ""

@@ -56,21 +56,7 @@ class StateLog:
 
     def read(self) -> list[tuple[Any, ...]]:
         """All records, as they were written; what a kill has cut is cut off. StorageError for damage."""
-        data = memoryview(self._path.read_bytes())
-        found, begin = [], 0
-        while len(data) - begin >= _HEAD.size:
-            length, checksum = _HEAD.unpack_from(data, begin)
-            body = data[begin + _HEAD.size : begin + _HEAD.size + length]
-            if len(body) < length:
-                break
-            if xxhash.xxh3_64_intdigest(body) != checksum:
-                if begin + _HEAD.size + length == len(data):
-                    break
-                raise StorageError(
-                    f"{self._path} is damaged at byte {begin}: move it away, and the manager begins with nothing"
-                )
-            found.append(tuple(msgpack.unpackb(body, raw=False, use_list=True)))
-            begin += _HEAD.size + length
+        found, begin = _read(self._path)
         os.ftruncate(self._file, begin)
         os.lseek(self._file, begin, os.SEEK_SET)
         self._size = self._kept = begin
@@ -113,6 +99,31 @@ class StateLog:
 
     def _failure(self, error: OSError) -> StorageError:
         return StorageError(f"the manager can't keep its state in {self._path}: {error}. Free space there")
+
+
+def read_records(path: Path) -> list[tuple[Any, ...]]:
+    """The records of a log, which may have a manager. StorageError for damage."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[tuple[Any, ...]], int]:
+    """The records, and the bytes that they take."""
+    data = memoryview(path.read_bytes())
+    found: list[tuple[Any, ...]] = []
+    begin = 0
+    while len(data) - begin >= _HEAD.size:
+        length, checksum = _HEAD.unpack_from(data, begin)
+        end = begin + _HEAD.size + length
+        body = data[begin + _HEAD.size : end]
+        if len(body) < length:
+            break
+        if xxhash.xxh3_64_intdigest(body) != checksum:
+            if end == len(data):
+                break
+            raise StorageError(f"{path} is damaged at byte {begin}: move it away, and nothing is remembered")
+        found.append(tuple(msgpack.unpackb(body, raw=False, use_list=True)))
+        begin = end
+    return found, begin
 
 
 def _packed(record: tuple[object, ...]) -> bytes:

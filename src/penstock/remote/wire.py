@@ -156,7 +156,10 @@ class PeerLogic:
         self._is_over = False
 
     def ask(self, request: Request[Any], answered: Callable[[Any], None]) -> None:
-        """Ask; `answered` gets the answer, or the error in its place, also when the connection breaks."""
+        """Ask; `answered` gets the answer, or the error in its place, also when the connection breaks or is over."""
+        if self._is_over:
+            answered(EnvironmentLostError("the connection is over"))
+            return
         number = 0
 
         def came(answer: Plain) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import PenstockError, StaleError
+from penstock.errors import EnvironmentLostError, PenstockError, StaleError
 from penstock.observe.samples import Sample
 from penstock.remote import messages as ask
 from penstock.remote.holdings import WorkerHoldings
@@ -61,7 +61,7 @@ class RemoteWorker:
         """Listen; the address with its port."""
         address = await self._entrance.open(self._options.listen)
         self.address = self._options.advertised or address
-        return self.address
+        return address
 
     def leave(self) -> None:
         """Take no new files, and end when nothing here is needed any more."""
@@ -98,7 +98,9 @@ class RemoteWorker:
             BulkFrame.LEAVE: reads.leave,
         }
 
-        def lost(_: BaseException | None) -> None:
+        def lost(error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, EnvironmentLostError):
+                _LOG.warning("a connection of %s was ended: %s", identity, error)
             pushes.close()
             reads.close()
 

@@ -33,6 +33,8 @@ from penstock.shuffle import PartitionId
 from penstock.shuffle.sums import Sums
 
 _PAUSE_SECONDS = 0.1
+_MOVE_SECONDS = 3.0
+"""So long a worker that has nothing of this writer is tried, before another one takes its place."""
 
 
 class WorkerPush:
@@ -229,7 +231,8 @@ class Pusher:
     async def _connect(self, worker: WorkerPush) -> None:
         """Connect, or have another worker take its place; raises PartitionLostError where that is too late."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._line.access.settings.retry_timeout
+        patience = self._line.access.settings.retry_timeout
+        began = loop.time()
         while not self._is_over:
             try:
                 await worker.connect()
@@ -238,12 +241,13 @@ class Pusher:
                 raise
             except EnvironmentLostError as error:
                 cause = f"it can't be reached: {error}"
-                if not worker.has_blocks:
+                waited = loop.time() - began
+                if not worker.has_blocks and waited > min(_MOVE_SECONDS, patience / 2):
                     await self._move(worker, worker.queue.take_all(), cause)
                     return
                 await self._line.ask(ask.Suspect(worker.name, cause))
                 await self._line.ask(self._begun)  # raises where the manager knows that it is lost
-                if loop.time() > end:
+                if waited > patience:
                     raise self._lost(worker.name, cause) from error
                 await asyncio.sleep(_PAUSE_SECONDS)
 

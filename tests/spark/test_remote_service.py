@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session over the remote service: exchanges and results are pushed to workers, beside an exchange of `local`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as sql
+
+import penstock
+from penstock.errors import PlanError, SettingError
+from penstock.testing import wait_until
+from remote_cluster import RemoteCluster
+from sessions import Kind, Sessions
+
+pytestmark = pytest.mark.spark
+
+ROWS = 200_000
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteCluster]:
+    """A manager and two workers."""
+    found = RemoteCluster(tmp_path_factory.mktemp("service"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def session(sessions: Sessions, service: RemoteCluster) -> Iterator[Any]:
+    """A session that names the service; no row of it is left when it has stopped."""
+    conf = {**service.conf(), "spark.penstock.shuffle.service": "remote"}
+    yield sessions.of(Kind("local[4]", 4, tuple(conf.items())))
+    sessions.stop()
+    wait_until(lambda: not service.files(), "the rows go with their application")
+
+
+def test_a_job_over_two_services_with_kills(session: Any, service: RemoteCluster) -> None:
+    """The manager is killed and started again, then a worker is killed: every action has the right rows."""
+    frame = session.range(0, ROWS, 1, 4).select((sql.col("id") % 1000).alias("k"), "id")
+    sums = penstock.fromDataFrame(frame).keyBy("k", numPartitions=4).agg(n=("id", "sum"))
+    stream = sums.rebalance(2, service="local").mapInArrow(lambda batches: batches, "k long, n long")
+    expected = frame.groupBy("k").agg(sql.sum("id").alias("n")).orderBy("k").collect()
+    result = stream.toDF()
+    assert result.orderBy("k").collect() == expected
+    assert service.files()
+    service.manager.kill()
+    service.manager.start()
+    assert result.orderBy("k").collect() == expected
+    service.add_worker()
+    service.workers[0].kill()
+    assert stream.toDF().orderBy("k").collect() == expected
+    assert result.orderBy("k").collect() == expected, "a lost result is made again"
+
+
+def test_what_it_lacks_is_refused(session: Any) -> None:
+    """A mode by its name, a stream by the service."""
+    with pytest.raises(SettingError, match="has no mode 'pipelined': it has auto, blocking"):
+        penstock.fromDataFrame(session.range(3)).keyBy("id", mode="pipelined").toDF()
+    rate = penstock.readStream(session).format("rate").load().keyBy("value").count()
+    with pytest.raises(PlanError, match="the shuffle service 'remote', which carries no streams"):
+        rate.writeStream.format("noop").start()
