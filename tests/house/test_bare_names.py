@@ -34,7 +34,7 @@ FOREIGN = {
 }
 IN_PROSE = {"query": "StreamingQuery", "stream": "Stream"}
 """Objects of users, by the names that the pages give them."""
-OTHERS = {"event", "pyspark", "pa", "pc", "spark"}
+OTHERS = {"event", "kafka", "pyspark", "pa", "pc", "spark", "transactional"}
 """Names of other libraries, and what they give."""
 
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

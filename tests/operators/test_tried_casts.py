@@ -154,3 +154,11 @@ def test_text_becomes_the_nearest_decimal() -> None:
             room = Decimal(10) ** (kind.precision - kind.scale)
             expected = [value if abs(value) < room else None for value in exact]
         assert cast_of(pa.array(texts), kind).to_pylist() == expected
+
+
+@pytest.mark.parametrize("mode", ["TRY", "ANSI", "LEGACY"])
+def test_bytes_as_text_stay_the_same_bytes(mode: str) -> None:
+    """As in Spark, also those that are no UTF-8."""
+    found = cast_of(pa.array([b"caf\xc3\xa9", b"\xff", None, b""]), TEXT, mode)
+    assert found.type == TEXT
+    assert found.view(pa.binary()).to_pylist() == [b"caf\xc3\xa9", b"\xff", None, b""]

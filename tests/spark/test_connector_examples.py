@@ -36,3 +36,9 @@ def run(spark: Any, name: str, folder: Path) -> str:
 def test_a_data_source_of_pyspark(spark: Any, tmp_path: Path) -> None:
     """Read and written: half of the readings are high."""
     assert run(spark, "data_source", tmp_path) == "250 of 500 readings were high"
+
+
+def test_topics_of_kafka(spark: Any, tmp_path: Path) -> None:
+    """Through the client's toy cluster: each click counts once."""
+    pytest.importorskip("confluent_kafka")
+    assert run(spark, "kafka_topics", tmp_path) == '{"basket": 200, "home": 200, "search": 200}'

@@ -14,6 +14,7 @@ from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.csv_quotes import quoting
 from penstock.api.json_lines import JsonLines, refuse_columns
 from penstock.api.line_formats import TEXT_SCHEMA, TextLines
+from penstock.api.streaming.kafka import kafka_source
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.errors import PlanError
@@ -119,10 +120,18 @@ def _files(request: SourceRequest, form: FileFormat, *known: str) -> StreamSourc
     return FilesSource(filesystem, folder, form, options.flag("bounded", default=False))
 
 
+def kafka(request: SourceRequest) -> StreamSource:
+    """Messages of Kafka's topics."""
+    if request.path is not None or request.schema is not None:
+        raise PlanError("readStream: kafka has topics, option('subscribe', ...), and columns of its own: no path")
+    return kafka_source(request.options)
+
+
 FORMATS: dict[str, Callable[[SourceRequest], StreamSource]] = {
     "rate": rate,
     "parquet": parquet,
     "text": text,
     "csv": csv,
     "json": json,
+    "kafka": kafka,
 }

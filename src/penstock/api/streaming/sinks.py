@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from penstock.api.csv_quotes import quoting
 from penstock.api.parquet_sink import file_schema
+from penstock.api.streaming.kafka import kafka_sink
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.api.streaming.query import QueryHooks
@@ -157,6 +158,13 @@ def console(request: SinkRequest) -> Made:
     return sink, QueryHooks(show)
 
 
+def kafka(request: SinkRequest) -> Made:
+    """Messages in Kafka's topics."""
+    if request.path is not None:
+        raise PlanError("writeStream: kafka writes to a topic, option('topic', ...), and not to a path")
+    return kafka_sink(request.options, request.schema, request.uid), QueryHooks()
+
+
 def registered_sink(name: str, request: SinkRequest) -> Made:
     """A Python data source that the session knows; raises PlanError where there is none of this name."""
     from penstock.spark.data_source_writer import data_source_sink
@@ -216,4 +224,5 @@ SINKS: dict[str, Callable[[SinkRequest], Made]] = {
     "noop": noop,
     "memory": memory,
     "console": console,
+    "kafka": kafka,
 }

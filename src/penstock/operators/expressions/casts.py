@@ -117,6 +117,11 @@ def _whole_numbers(call: Call, value: Datum) -> Datum:
     return _lossy(call, value) if call.option("mode") == "LEGACY" else whole_to_whole(call, value)
 
 
+def _bytes_to_text(call: Call, value: Datum) -> Datum:
+    """The same bytes, as in Spark, whether or not they are UTF-8."""
+    return pc.cast(value, options=pc.CastOptions(call.type, allow_invalid_utf8=True))
+
+
 def _lossy(call: Call, value: Datum) -> Datum:
     return pc.cast(value, call.type, safe=False)
 
@@ -207,6 +212,7 @@ _TABLE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (pt.is_string, pt.is_date, _not_legacy(text_to_date)),
     (pt.is_string, pt.is_timestamp, _not_legacy(text_to_timestamp)),
     (pt.is_string, pt.is_binary, _plain),
+    (pt.is_binary, pt.is_string, _bytes_to_text),
     (pt.is_date, pt.is_string, _plain),
     (pt.is_date, pt.is_timestamp, _date_to_timestamp),
     (pt.is_timestamp, pt.is_string, _timestamp_to_text),

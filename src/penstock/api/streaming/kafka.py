@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`format("kafka")` of `readStream` and `writeStream`: the options, in Spark's words as far as they mean the same."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from penstock.api.streaming.options import QUERY_OPTIONS, Options
+from penstock.errors import PlanError, SettingError
+from penstock.stream.kafka_client import KafkaSettings, kafka_library
+from penstock.stream.kafka_sink import MARKERS, KafkaSink, check_columns
+from penstock.stream.kafka_source import EARLIEST, LATEST, KafkaSource, KafkaStart
+
+_PREFIX = "kafka."
+_SERVERS = "bootstrap.servers"
+_OURS = {
+    "enable.auto.commit": "positions are in the checkpoint",
+    "enable.auto.offset.store": "positions are in the checkpoint",
+    "auto.offset.reset": "say startingOffsets; messages that are gone are an error",
+    "transactional.id": "each writer has its own, so that its successor can fence it",
+}
+
+
+def kafka_source(options: Options) -> KafkaSource:
+    """The messages of topics."""
+    settings = _settings(options, "readStream")
+    options.refuse_others(
+        "kafka",
+        (
+            "subscribe",
+            "subscribePattern",
+            "startingOffsets",
+            "includeHeaders",
+            "numPartitions",
+            "partitionDiscoveryInterval",
+            *(f"{_PREFIX}{name}" for name, _ in settings.given),
+        ),
+    )
+    topics, pattern = options.text("subscribe"), options.text("subscribePattern")
+    if (topics is None) == (pattern is None):
+        raise PlanError(
+            "readStream: kafka takes one of subscribe (topics) and subscribePattern (a regular expression)"
+        )
+    return KafkaSource(
+        settings,
+        tuple(name.strip() for name in (topics or "").split(",") if name.strip()),
+        pattern or "",
+        options.value("startingOffsets", _start, KafkaStart(LATEST)),
+        options.flag("includeHeaders", default=False),
+        options.value("partitionDiscoveryInterval", _seconds, 30.0),
+    )
+
+
+def kafka_sink(options: Options, schema: pa.Schema, uid: str) -> KafkaSink:
+    """Rows as messages; `uid` is the query's."""
+    settings = _settings(options, "writeStream")
+    options.refuse_others(
+        "kafka",
+        (
+            "topic",
+            "markerTopic",
+            "includeTransaction",
+            *(f"{_PREFIX}{name}" for name, _ in settings.given),
+            *QUERY_OPTIONS,
+        ),
+    )
+    topic = options.text("topic") or ""
+    check_columns(schema, topic)
+    includes = options.flag("includeTransaction", default=False)
+    return KafkaSink(settings, uid, topic, options.text("markerTopic") or MARKERS, includes)
+
+
+def _settings(options: Options, owner: str) -> KafkaSettings:
+    """The options that are the client's: those that begin with `kafka.`, as in Spark."""
+    kafka_library()
+    given = {key[len(_PREFIX) :]: text for key, text in options.given().items() if key.lower().startswith(_PREFIX)}
+    if not given.get(_SERVERS):
+        raise PlanError(f"{owner}: kafka needs option('{_PREFIX}{_SERVERS}', 'host:9092')")
+    for name, why in _OURS.items():
+        if name in given:
+            raise SettingError(f"{owner}: {_PREFIX}{name} is not yours to set: {why}")
+    return KafkaSettings(tuple(given.items()))
+
+
+def _start(text: str) -> KafkaStart:
+    if text.lower() in (EARLIEST, LATEST):
+        return KafkaStart(text.lower())
+    try:
+        found = json.loads(text)
+        offsets = {(topic, int(number)): int(at) for topic, each in found.items() for number, at in each.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            'it is earliest, latest, or JSON with all partitions, such as {"topic": {"0": 23, "1": -2}}'
+        ) from error
+    if not offsets or min(offsets.values()) < -2:
+        raise ValueError("it names all partitions, each with an offset, -2 (earliest) or -1 (latest)")
+    return KafkaStart(offsets=offsets)
+
+
+def _seconds(text: str) -> float:
+    from penstock.operators.intervals import microseconds
+
+    return microseconds(text, "partitionDiscoveryInterval") / 1e6

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of Kafka as a source: a subtask reads some of their partitions, and its position is the next offset of each.
+
+A partition belongs to the subtask that a rule names (`_owner`), so subtasks agree without asking each other, also
+about partitions that appear while the query runs: each looks for them, in a thread. A partition that no position
+knows begins where the options say if the query begins, at its first message if it goes on. Offsets are resolved when
+a reader is opened, so a position never says "the latest".
+
+Messages that are gone when their offset is asked for are an error, never skipped. The broker is told no offsets,
+unless somebody gave a `group.id`: then it is told those of complete checkpoints, for tools that show them.
+"""
+
+from __future__ import annotations
+
+import operator
+import queue
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import OutsideError, PlanError
+from penstock.stream.kafka_client import (
+    ASK_SECONDS,
+    KafkaSettings,
+    binary_column,
+    kafka_library,
+    number_column,
+    partitions_of,
+)
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
+"""The columns of Spark's source, without headers."""
+HEADERS: Final = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+POLL_SECONDS = 0.01
+MOST_MESSAGES = 10_000
+
+Partition = tuple[str, int]
+"""A topic and a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaStart:
+    """The place where a query begins: `earliest`, `latest`, or an offset for each partition (-2, -1: these)."""
+
+    word: str = LATEST
+    offsets: Mapping[Partition, int] = field(default_factory=dict)
+
+    def of(self, partition: Partition) -> int:
+        """An offset, or the client's word for one; raises PlanError for a partition that was left out."""
+        if not self.offsets:
+            return -2 if self.word == EARLIEST else -1
+        if partition not in self.offsets:
+            topic, number = partition
+            raise PlanError(
+                f"kafka: startingOffsets says nothing of partition {number} of {topic}: it names all, -2 is earliest"
+            )
+        return self.offsets[partition]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """The messages of `topics`, or of those whose names match `pattern` as a whole."""
+
+    settings: KafkaSettings
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    start: KafkaStart = KafkaStart()
+    with_headers: bool = False
+    discovery_seconds: float = 30.0
+    is_available_now: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name that `explain` shows."""
+        return f"kafka {self.pattern or ', '.join(self.topics)}"
+
+    @property
+    def reads(self) -> str:
+        """The input that its positions in checkpoints are of."""
+        return self.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Spark's columns."""
+        return SCHEMA.append(HEADERS) if self.with_headers else SCHEMA
+
+    def available_now(self) -> KafkaSource:
+        """Up to the ends that partitions have as readers are opened."""
+        return replace(self, is_available_now=True)
+
+    def splits(self) -> int | None:
+        """One subtask for each partition at most, as the broker says; raises PlanError for a topic it lacks."""
+        with _closing(self.settings.consumer()) as consumer:
+            try:
+                return max(1, len(partitions_of(consumer, self.topics, self.pattern)))
+            except kafka_library().KafkaException as error:
+                raise OutsideError(f"{self.settings.servers} does not answer: {error.args[0].str()}") from error
+
+    def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> KafkaReader:
+        """A subtask's partitions."""
+        positions: dict[Partition, int] = {}
+        for state in restored:
+            positions.update({(topic, number): offset for topic, number, offset in msgpack.unpackb(state)})
+        own = {
+            partition: offset for partition, offset in positions.items() if _owner(partition, parallelism) == subtask
+        }
+        return KafkaReader(self, (subtask, parallelism), own, is_new=not restored)
+
+
+def _owner(partition: Partition, parallelism: int) -> int:
+    """The subtask that reads a partition: those of one topic go round."""
+    topic, number = partition
+    return (zlib.crc32(topic.encode()) + number) % parallelism
+
+
+class _closing:  # noqa: N801 - reads as contextlib's does
+    """A block at whose end a client is closed."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __enter__(self) -> Any:
+        return self._client
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+
+class KafkaReader:
+    """One subtask's partitions. `share` is its number and how many there are."""
+
+    def __init__(
+        self, source: KafkaSource, share: tuple[int, int], positions: dict[Partition, int], *, is_new: bool
+    ) -> None:
+        self._source = source
+        self._share = share
+        self._positions = positions
+        self._library = kafka_library()
+        self._ends: dict[Partition, int] | None = None
+        """The offsets at which it ends, of the partitions that have messages in front of theirs."""
+        more = {"enable.partition.eof": True} if source.is_available_now else {}
+        self._consumer = source.settings.consumer(**more)
+        self._discovery: _Discovery | None = None
+        try:
+            self._begin(is_new=is_new)
+        except BaseException:
+            self._consumer.close()
+            raise
+        self._ask_at: float | None = None
+
+    def _begin(self, *, is_new: bool) -> None:
+        source = self._source
+        found = partitions_of(self._consumer, source.topics, source.pattern)
+        if gone := sorted(set(self._positions) - set(found)):
+            raise PlanError(
+                f"kafka: partition {gone[0][1]} of {gone[0][0]} was read before, and is not there any more"
+            )
+        self._take(found, source.start if is_new else KafkaStart(EARLIEST))
+        if source.is_available_now:
+            ends = {partition: self._watermarks(partition)[1] for partition in self._positions}
+            self._ends = {each: end for each, end in ends.items() if self._positions[each] < end}
+        elif source.discovery_seconds > 0:
+            self._discovery = _Discovery(source, self._consumer)
+
+    def _take(self, found: Sequence[Partition], start: KafkaStart) -> None:
+        """Read those of these partitions that are its own and not read yet; all of its own if none is."""
+        is_first = not self._consumer.assignment()
+        fresh = [
+            each for each in found if _owner(each, self._share[1]) == self._share[0] and each not in self._positions
+        ]
+        for partition in fresh:
+            self._positions[partition] = self._resolved(partition, start.of(partition))
+        assigned = [
+            self._library.TopicPartition(topic, number, self._positions[topic, number])
+            for topic, number in (self._positions if is_first else fresh)
+        ]
+        if assigned:
+            self._consumer.incremental_assign(assigned)
+
+    def _resolved(self, partition: Partition, offset: int) -> int:
+        if offset >= 0:
+            return offset
+        first, behind = self._watermarks(partition)
+        return first if offset == -2 else behind
+
+    def _watermarks(self, partition: Partition) -> tuple[int, int]:
+        first, behind = self._consumer.get_watermark_offsets(
+            self._library.TopicPartition(*partition), timeout=ASK_SECONDS
+        )
+        return first, behind
+
+    @property
+    def is_ended(self) -> bool:
+        """True if all that was there has been given, where that is all."""
+        return self._ends is not None and not self._ends
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the client is asked again."""
+        return self._ask_at
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        """Messages that the client has fetched."""
+        if self._discovery is not None:
+            for found in self._discovery.found():
+                self._take(found, KafkaStart(EARLIEST))
+        now = time.monotonic()
+        if self.is_ended or (self._ask_at is not None and now < self._ask_at):
+            return None
+        messages = self._consumer.consume(min(max_rows, MOST_MESSAGES), 0)
+        self._ask_at = None if messages else now + POLL_SECONDS
+        at_end: list[Partition] = []
+        if any(map(_ERROR, messages)):
+            messages, at_end = self._without_errors(messages)
+        if self._ends is not None:
+            messages = self._within(self._ends, messages, at_end)
+        if not messages:
+            return None
+        # Of the messages of a partition the last one counts.
+        places = zip(map(_TOPIC, messages), map(_NUMBER, messages), strict=True)
+        last = dict(zip(places, map(_OFFSET, messages), strict=True))
+        self._positions.update({partition: offset + 1 for partition, offset in last.items()})
+        return self._batch(messages)
+
+    def snapshot(self) -> bytes:
+        """The next offset of each partition."""
+        packed: bytes = msgpack.packb([(*partition, offset) for partition, offset in self._positions.items()])
+        return packed
+
+    def completed(self, position: bytes) -> None:
+        """Tell the broker, where somebody gave a group, how far the query is for good."""
+        if "group.id" not in dict(self._source.settings.given):
+            return
+        offsets = [self._library.TopicPartition(*each) for each in msgpack.unpackb(position)]
+        if offsets:
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+
+    def close(self) -> None:
+        """Close the client."""
+        if self._discovery is not None:
+            self._discovery.close()
+        self._consumer.close()
+
+    def _without_errors(self, messages: list[Any]) -> tuple[list[Any], list[Partition]]:
+        """Messages that are some, and partitions that have ended for now; any other error is raised."""
+        eof = self._library.KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name of it
+        errors = [message for message in messages if message.error() is not None]
+        for message in errors:
+            if message.error().code() != eof:
+                raise self._library.KafkaException(message.error())
+        at_end = [(message.topic(), message.partition()) for message in errors]
+        return [message for message in messages if message.error() is None], at_end
+
+    @staticmethod
+    def _within(ends: dict[Partition, int], messages: list[Any], at_end: Sequence[Partition]) -> list[Any]:
+        """The messages in front of the ends of a run; partitions that have come to theirs are taken out."""
+        kept = [each for each in messages if each.offset() < ends.get((each.topic(), each.partition()), 0)]
+        for message in messages:
+            partition = (message.topic(), message.partition())
+            if message.offset() + 1 >= ends.get(partition, 0):
+                ends.pop(partition, None)
+        for partition in at_end:
+            ends.pop(partition, None)
+        return kept
+
+    def _batch(self, messages: list[Any]) -> pa.RecordBatch:
+        kinds, moments = zip(*map(_TIMESTAMP, messages), strict=True)
+        millis = np.fromiter(moments, np.int64, len(messages))
+        columns = [
+            binary_column(list(map(_KEY, messages))),
+            binary_column(list(map(_VALUE, messages))),
+            binary_column(list(map(str.encode, map(_TOPIC, messages)))).view(pa.string()),
+            number_column(_NUMBER, messages, pa.int32()),
+            number_column(_OFFSET, messages, pa.int64()),
+            pa.Array.from_buffers(SCHEMA.field("timestamp").type, len(messages), [None, pa.py_buffer(millis * 1000)]),
+            # The client says 0 for a message without one, 1 and 2 for what Spark and Kafka call 0 and 1.
+            pa.Array.from_buffers(
+                pa.int32(),
+                len(messages),
+                [None, pa.py_buffer(np.fromiter(kinds, np.int32, len(messages)) - np.int32(1))],
+            ),
+        ]
+        if self._source.with_headers:
+            columns.append(_headers(messages))
+        return pa.RecordBatch.from_arrays(columns, schema=self._source.schema)
+
+
+_ERROR: Final = operator.methodcaller("error")
+_KEY: Final[Callable[[Any], bytes | None]] = operator.methodcaller("key")
+_VALUE: Final[Callable[[Any], bytes | None]] = operator.methodcaller("value")
+_TOPIC: Final[Callable[[Any], str]] = operator.methodcaller("topic")
+_NUMBER: Final[Callable[[Any], int]] = operator.methodcaller("partition")
+_OFFSET: Final[Callable[[Any], int]] = operator.methodcaller("offset")
+_TIMESTAMP: Final[Callable[[Any], tuple[int, int]]] = operator.methodcaller("timestamp")
+_HEADERS: Final = operator.methodcaller("headers")
+
+
+def _headers(messages: list[Any]) -> pa.Array:
+    """The headers of each message; null where it has none, as in Spark."""
+    found = list(map(_HEADERS, messages))
+    flat = [pair for headers in found for pair in headers or ()]
+    counts = np.fromiter((len(headers or ()) for headers in found), np.int32, len(found))
+    ends = np.zeros(len(found) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    validity = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
+    keys = binary_column([key.encode() for key, _ in flat]).view(pa.string())
+    values = binary_column([value for _, value in flat])
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.type.value_type))
+    return pa.Array.from_buffers(HEADERS.type, len(found), [validity, pa.py_buffer(ends)], children=[pairs])
+
+
+class _Discovery:
+    """A thread that looks for partitions from time to time; what it finds is fetched without a wait."""
+
+    def __init__(self, source: KafkaSource, consumer: Any) -> None:
+        self._source = source
+        self._consumer = consumer
+        self._looks: queue.SimpleQueue[list[Partition]] = queue.SimpleQueue()
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-kafka-partitions", daemon=True)
+        self._thread.start()
+
+    def found(self) -> list[list[Partition]]:
+        """The looks since the last call."""
+        looks = []
+        with suppress(queue.Empty):
+            while True:
+                looks.append(self._looks.get_nowait())
+        return looks
+
+    def close(self) -> None:
+        """End it, before its client is closed."""
+        self._is_closing.set()
+        self._thread.join(ASK_SECONDS + 1)
+
+    def _run(self) -> None:
+        source = self._source
+        while not self._is_closing.wait(source.discovery_seconds):
+            with suppress(kafka_library().KafkaException, PlanError):  # reading says what is wrong
+                self._looks.put(partitions_of(self._consumer, source.topics, source.pattern))

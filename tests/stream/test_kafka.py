@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka as source and sink, against librdkafka's mock cluster: each message once, whatever is killed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from effort import some_of
+from penstock.api.streaming.kafka import kafka_source
+from penstock.api.streaming.options import Options
+from penstock.errors import OutsideError, PlanError, ProducerFailedError, SettingError, TaskCancelledError
+from penstock.graph import JobGraph
+from penstock.operators.expressions import ColumnRef
+from penstock.operators.verbs import Project
+from penstock.record import PartitionerSpec
+from penstock.stream.kafka_client import KafkaSettings, binary_column, kafka_library
+from penstock.stream.kafka_sink import KafkaSink, check_columns
+from penstock.stream.kafka_source import EARLIEST, KafkaReader, KafkaSource, KafkaStart
+from penstock.stream.sinks import SinkOperator
+from penstock.testing import wait_until
+from penstock_torture.local_query import LocalQuery, linear_graph, location
+
+brokers = pytest.importorskip("kafka_brokers")
+SECONDS = 60.0
+OF_KILLS = (TaskCancelledError, ProducerFailedError, OutsideError)
+
+
+@pytest.fixture
+def cluster() -> Iterator[KafkaSettings]:
+    """A mock cluster with a topic `in`."""
+    with brokers.mock_cluster() as settings:
+        yield settings
+
+
+def source(settings: KafkaSettings, **more: object) -> KafkaSource:
+    """Topic `in` from its beginning."""
+    return KafkaSource(settings, ("in",), start=KafkaStart(EARLIEST), **more)  # type: ignore[arg-type]
+
+
+def polled(reader: KafkaReader, rows: int) -> list[int]:
+    """So many numbers."""
+    found: list[int] = []
+
+    def enough() -> bool:
+        batch = reader.poll(rows - len(found))
+        found.extend([] if batch is None else map(int, batch["value"].to_pylist()))
+        return len(found) >= rows
+
+    wait_until(enough, "the messages have come")
+    return found
+
+
+def graph(settings: KafkaSettings, width: int) -> JobGraph:
+    """From `in` to `out`, by so many tasks and two."""
+    rows = source(settings)
+    sink = SinkOperator(KafkaSink(settings, "q", "out", includes_transaction=True))
+    sent = pa.schema([rows.schema.field("key"), rows.schema.field("value")])
+    stages = [
+        (width, (Project(tuple(ColumnRef(field.name, field.type) for field in sent), sent),), sent, None),
+        (2, (sink,), sent, PartitionerSpec("rebalance")),
+    ]
+    return linear_graph(rows, stages)
+
+
+@pytest.mark.parametrize("seed", some_of(range(24), 24))
+def test_each_message_is_sent_once_whatever_is_killed(cluster: KafkaSettings, tmp_path: Path, seed: int) -> None:
+    """In two runs with kills, with another number of readers; rows count whose transaction has a marker."""
+    send_with_kills(cluster, tmp_path, seed)
+
+
+@pytest.mark.parametrize("seed", some_of(range(24), 24))
+def test_each_message_is_sent_once_through_a_broker(tmp_path: Path, seed: int) -> None:
+    """The same in another process, which isolates transactions: a plain reader sees each row once."""
+    with brokers.tansu(tmp_path) as settings:
+        end = send_with_kills(settings, tmp_path, seed)
+        seen = [int(message.value()) for message in brokers.messages(settings, "out")]
+        assert Counter(seen) == Counter(range(end))
+
+
+def test_a_writer_that_was_replaced_sends_nothing_more(tmp_path: Path) -> None:
+    """Its successor has fenced it, and has sent what the checkpoint named; a third one sends it no second time."""
+    rows = pa.record_batch({"value": ["1", "2"]})
+    with brokers.tansu(tmp_path) as settings:
+        sink = KafkaSink(settings, "q", "out", includes_transaction=True).owned("000001-a")
+        late = sink.open(0, 1, [])
+        late.write(rows)
+        state = late.prepare(7)
+        writers = [sink.owned("000002-b").open(0, 1, [state]), sink.owned("000003-c").open(0, 1, [state])]
+        with pytest.raises(kafka_library().KafkaException):
+            late.commit(7)
+        for writer in (late, *writers):
+            writer.close()
+        assert sorted(brokers.counting(settings, "out")) == [1, 2]
+
+
+def send_with_kills(cluster: KafkaSettings, tmp_path: Path, seed: int) -> int:
+    """Let a query send numbers from `in` to `out`, kill its tasks, and count; gives how many numbers there were."""
+    chance, end = random.Random(seed), 0
+    for width in (2, 3):
+        with LocalQuery(graph(cluster, width), location(tmp_path)) as query:
+            query.start()
+            for _ in range(6):
+                more = chance.choice([0, 3, 500])
+                brokers.put(cluster, "in", range(end, end + more))
+                end += more
+                query.run(time.monotonic() + chance.uniform(0.0, 0.1))
+                if chance.random() < 0.5:
+                    query.kill(chance.choice([(0, 0), (1, 1)]))
+            until = time.monotonic() + SECONDS
+            while len(brokers.counting(cluster, "out")) < end and time.monotonic() < until:
+                query.run(time.monotonic() + 0.1)
+            query.stop()
+            query.run_through()
+            assert not [error for error in query.failures if not isinstance(error, OF_KILLS)]
+        assert Counter(brokers.counting(cluster, "out")) == Counter(range(end))
+    return end
+
+
+def test_positions_say_where_each_partition_goes_on(cluster: KafkaSettings) -> None:
+    """By the number of readers that there were, and that there are now; the columns are Spark's."""
+    brokers.put(cluster, "in", range(100))
+    readers = [source(cluster).open(subtask, 2, []) for subtask in range(2)]
+    found = [polled(readers[0], 50), polled(readers[1], 23)]
+    assert all(len({number % 4 for number in numbers}) <= 2 for numbers in found)
+    states = [reader.snapshot() for reader in readers]
+    (alone,) = (source(cluster, with_headers=True).open(subtask, 1, states) for subtask in range(1))
+    assert sorted(found[0] + found[1] + polled(alone, 27)) == list(range(100))
+    brokers.put(cluster, "in", range(100, 101))
+    batches: list[pa.RecordBatch] = []
+    wait_until(lambda: bool(batches.extend(filter(None, [alone.poll(9)])) or batches), "the message has come")
+    (row,) = batches[0].to_pylist()
+    assert (row["key"], row["topic"], row["partition"], row["offset"], row["headers"]) == (b"100", "in", 0, 25, None)
+    assert (time.time() - row["timestamp"].timestamp(), row["timestampType"]) < (60.0, 1)
+    for reader in (*readers, alone):
+        reader.close()
+
+
+def test_what_is_available_ends_and_later_runs_go_on(cluster: KafkaSettings) -> None:
+    """Messages that come meanwhile are the next run's, also those of partitions that had none."""
+    brokers.put(cluster, "in", range(40), partitions=2)
+    first = source(cluster).available_now().open(0, 1, [])
+    brokers.put(cluster, "in", range(40, 60))
+    assert sorted(polled(first, 40)) == list(range(40))
+    wait_until(lambda: first.poll(9) is None and first.is_ended, "it has ended")
+    second = source(cluster).available_now().open(0, 1, [first.snapshot()])
+    assert sorted(polled(second, 20)) == list(range(40, 60))
+    for reader in (first, second):
+        reader.close()
+
+
+def test_starts_are_resolved_when_a_reader_is_opened(cluster: KafkaSettings) -> None:
+    """The latest at that moment, wherever a snapshot is taken; an offset for each partition; a partition left out."""
+    brokers.put(cluster, "in", range(8))
+    latest = KafkaSource(cluster, ("in",)).open(0, 1, [])
+    state = latest.snapshot()
+    latest.close()
+    brokers.put(cluster, "in", range(8, 12))
+    again = KafkaSource(cluster, ("in",)).open(0, 1, [state])
+    assert sorted(polled(again, 4)) == [8, 9, 10, 11]
+    again.close()
+    offsets = {("in", 0): -2, ("in", 1): -1, ("in", 2): 2, ("in", 3): -1}
+    chosen = KafkaSource(cluster, ("in",), start=KafkaStart(offsets=offsets)).open(0, 1, [])
+    assert sorted(polled(chosen, 4)) == [0, 4, 8, 10]
+    chosen.close()
+    with pytest.raises(PlanError, match="startingOffsets says nothing of partition 0 of in"):
+        KafkaSource(cluster, ("in",), start=KafkaStart(offsets={("in", 3): 0})).open(0, 1, [])
+    with pytest.raises(PlanError, match="there is no topic 'out'"):
+        KafkaSource(cluster, ("out",)).splits()
+
+
+def test_a_topic_that_appears_is_found(cluster: KafkaSettings) -> None:
+    """By its name, while the query runs, from its first message on."""
+    reader = KafkaSource(cluster, pattern="in.*", discovery_seconds=0.05).open(0, 1, [])
+    brokers.put(cluster, "in-two", range(12))
+    assert sorted(polled(reader, 12)) == list(range(12))
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"subscribe": "a"}, PlanError, "needs option('kafka.bootstrap.servers', 'host:9092')"),
+        ({"kafka.bootstrap.servers": "h:1"}, PlanError, "one of subscribe (topics) and subscribePattern"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "kafka.auto.offset.reset": "earliest"},
+            SettingError,
+            "say startingOffsets",
+        ),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "a", "startingOffsets": "{}"}, SettingError, "is not valid"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "maxOffsetsPerTrigger": "1"},
+            SettingError,
+            "has no option 'maxOffsetsPerTrigger'",
+        ),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, str], error: type[Exception], words: str) -> None:
+    """Without a broker."""
+    given = Options("readStream")
+    for name, value in options.items():
+        given.set(name, value)
+    with pytest.raises(error) as caught:
+        kafka_source(given)
+    assert words in str(caught.value)
+
+
+def test_rows_that_are_no_messages_are_refused() -> None:
+    """By the column that is missing, or is no part of a message."""
+    with pytest.raises(PlanError, match="rows need a column value"):
+        check_columns(pa.schema([("key", pa.string())]), "out")
+    with pytest.raises(PlanError, match=r"column 'n' is no part of a message"):
+        check_columns(pa.schema([("value", pa.string()), ("n", pa.int64())]), "out")
+    with pytest.raises(PlanError, match=r"say option\('topic', ...\)"):
+        check_columns(pa.schema([("value", pa.string())]), "")
+
+
+def test_bytes_become_a_column() -> None:
+    """With missing ones, empty ones, and none."""
+    for values in ([], [b"a", None, b"", b"bc"], [b"x"] * 9, [None] * 9):
+        column = binary_column(list(values))
+        column.validate(full=True)
+        assert column.to_pylist() == values
