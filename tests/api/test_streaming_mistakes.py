@@ -90,6 +90,14 @@ def a_request() -> SinkRequest:
     return SinkRequest(None, schema, Options("writeStream"), None, None, "q", is_kept=True)
 
 
+def sink_of_keys(path: Path, **options: str) -> SinkRequest:
+    """A sink with options."""
+    made = replace(a_request(), path=str(path), options=Options("writeStream"))
+    for name, value in options.items():
+        made.options.set(name, value)
+    return made
+
+
 MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]] = {
     # a stream without an end taken for a DataFrame
     "collect": (lambda p: rate().collect(), PlanError, "collect needs all rows", "stream.writeStream.format("),
@@ -285,6 +293,24 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         SchemaError,
         "partitionBy column 'real' is double",
         "make such a column with withColumn",
+    ),
+    "a column of epochs that is there already": (
+        lambda p: SINKS["parquet"](sink_of_keys(p, keyColumns="value", epochColumn="real")),
+        SchemaError,
+        "the rows have a column 'real' of their own",
+        "option('epochColumn', ...)",
+    ),
+    "keys that are not there": (
+        lambda p: SINKS["parquet"](sink_of_keys(p, keyColumns="valeu")),
+        SchemaError,
+        "writeStream: keyColumns: column 'valeu' does not exist",
+        "did you mean 'value'?",
+    ),
+    "nested keys": (
+        lambda p: SINKS["parquet"](sink_of_keys(p, keyColumns="nested")),
+        SchemaError,
+        "'nested'",
+        "",
     ),
     "nested values in CSV": (
         lambda p: SINKS["csv"](replace(a_request(), path=str(p))),

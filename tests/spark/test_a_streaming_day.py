@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -151,3 +152,20 @@ def test_function_for_each_batch(spark: Any, tmp_path: Path, caplog: pytest.LogC
         SlotsError, match=rf"takes {slots} of {slots} that are at hand \({slots} in all\), which leaves"
     ):
         wide.start()
+
+
+def test_newest_rows_of_a_folder(spark: Any, tmp_path: Path) -> None:
+    """Of each key, null is one, also as of a checkpoint; and a folder without epochs is refused by name."""
+    for number, rows in enumerate(([(1, "a"), (None, "n")], [(1, "b"), (2, "c")], [(1, None)]), 1):
+        keys, texts = (
+            pa.array([key for key, _ in rows], pa.int64()),
+            pa.array([text for _, text in rows], pa.string()),
+        )
+        table = pa.table({"k": keys, "at": texts})
+        pq.write_table(table.append_column("epoch", pa.array([number] * len(rows))), tmp_path / f"{number}.parquet")
+    newest = penstock.latestRows(spark, str(tmp_path), "k")
+    assert sorted(map(tuple, newest.collect()), key=str) == [(1, None), (2, "c"), (None, "n")]
+    before = penstock.latestRows(spark, str(tmp_path), "k", epoch=2)
+    assert sorted(map(tuple, before.collect()), key=str) == [(1, "b"), (2, "c"), (None, "n")]
+    with pytest.raises(PlanError, match="has no column 'user', only k, at, epoch"):
+        penstock.latestRows(spark, str(tmp_path), "user")

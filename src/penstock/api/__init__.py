@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.api.readers import readCsv, readDelta, readIceberg, readJson, readParquet, readText
     from penstock.api.session_start import preloading
     from penstock.api.stream import Stream
+    from penstock.api.streaming.latest import latestRows
     from penstock.api.streaming.queries import streams
     from penstock.api.streaming.query import StreamingQuery
     from penstock.api.streaming.reader import readStream
@@ -32,6 +33,7 @@ __all__ = [
     "datasets",
     "fromDataFrame",
     "groupBy",
+    "latestRows",
     "performanceReport",
     "preloading",
     "readCsv",
@@ -56,6 +58,7 @@ _MODULES = {
     "readers": ("readCsv", "readDelta", "readIceberg", "readJson", "readParquet", "readText"),
     "session_start": ("preloading",),
     "stream": ("Stream",),
+    "streaming.latest": ("latestRows",),
     "streaming.queries": ("streams",),
     "streaming.query": ("StreamingQuery",),
     "streaming.reader": ("readStream",),

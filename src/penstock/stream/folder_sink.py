@@ -34,6 +34,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import PlanError, SettingError
 from penstock.operators.csv_write import PLAIN_CSV, CsvSigns
 from penstock.operators.partitioned_write import by_folder
+from penstock.stream.last_rows import LastRows, with_epoch
 from penstock.stream.sink_files import FORMS, FileForm, SinkFiles, files_schema
 from penstock.stream.sink_folder import Prepared, SinkFolder
 
@@ -55,6 +56,10 @@ class FolderSink:
     """The attempt that opens it (see `StreamSink`)."""
     partition_by: tuple[str, ...] = ()
     csv: CsvSigns = PLAIN_CSV
+    keys: tuple[str, ...] = ()
+    """Of these columns' values only the last row of each epoch is written."""
+    epoch_column: str = ""
+    """The name of a column of epochs, the last of the files' columns; empty: there is none."""
     has_epochs: bool = False
     """Names have the number of the first checkpoint that may hold the rows, `-e<number>` ahead of their token."""
 
@@ -144,14 +149,25 @@ class FolderWriter:
         subtask, _ = share
         self._folder = folder
         self._start = f"part-{sink.uid}-{subtask:05d}-{sink.owner}"
-        form = FileForm(sink.format, files_schema(sink.schema, sink.partition_by), sink.compression, sink.csv)
+        epochs = [pa.field(sink.epoch_column, pa.int64())] if sink.epoch_column else []
+        self._rows = pa.schema([*sink.schema, *epochs])
+        form = FileForm(sink.format, files_schema(self._rows, sink.partition_by), sink.compression, sink.csv)
         self._schema = form.schema
+        self._last = LastRows(sink.keys) if sink.keys else None
         self._files = SinkFiles(form, self._new_name, self._open_stream)
         self._prepared: list[tuple[int, str]] = []
         self._published: dict[str, None] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows; large amounts are written at once."""
+        if self._last is not None:
+            self._last.add(batch)
+        else:
+            self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if self._sink.epoch_column:
+            batch = with_epoch(batch, self._rows, self._epoch + 1)
         keys = self._sink.partition_by
         if not keys:
             self._files.write("", batch)
@@ -161,6 +177,8 @@ class FolderWriter:
 
     def prepare(self, checkpoint: int) -> bytes:
         """Close the files; the names of all that is to be published."""
+        if self._last is not None and (rows := self._last.take()) is not None:
+            self._write(rows)
         self._prepared += [(checkpoint, name) for name in self._files.close()]
         self._epoch = checkpoint
         return Prepared(self._prepared, self._sink.folder, self._folder.mark, checkpoint).packed()

@@ -13,6 +13,7 @@ Windows whose rows another step with state takes are given once in any mode: cha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.api.lineage import ExchangeStep, OperatorStep, Step, in_order, parents_of, with_parents
@@ -132,6 +133,16 @@ def _before(step: OperatorStep, name: str) -> str | None:
         expression = operator.expressions[place] if place >= 0 else None
         return expression.name if isinstance(expression, ColumnRef) else None
     return name if name in step.parent.schema.names else None
+
+
+def comes_by_key(step: Step, keys: Sequence[str]) -> bool:
+    """Tell whether rows with equal keys come out of one task, in the order in which it made them."""
+    from penstock.stream.aggregate import KeyedAggregate
+    from penstock.stream.window_aggregate import WindowAggregate
+
+    while isinstance(step, OperatorStep) and isinstance(step.operator, KeyedAggregate | WindowAggregate):
+        step = step.parent
+    return isinstance(step, ExchangeStep) and step.spec.kind == "hash" and set(step.spec.keys) <= set(keys)
 
 
 def _aggregates(step: Step) -> bool:

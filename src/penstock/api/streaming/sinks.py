@@ -25,7 +25,9 @@ import pyarrow.parquet as pq
 
 from penstock.api.csv_quotes import quoting
 from penstock.api.parquet_sink import file_schema
+from penstock.api.schemas import column_arguments
 from penstock.api.streaming.kafka import kafka_sink
+from penstock.api.streaming.latest import EPOCH
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.api.streaming.query import QueryHooks
@@ -33,12 +35,14 @@ from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.machine.locations import here
 from penstock.operators.csv_write import CsvSigns, csv_fault
 from penstock.operators.json_write import json_fault
+from penstock.operators.keys import refuse_ungroupable
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import StreamSink
 
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CONSOLE_ROWS = 20
+_OF_EPOCHS = ("epochColumn", "keyColumns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,13 @@ Made = tuple[StreamSink, QueryHooks]
 
 def parquet(request: SinkRequest) -> Made:
     """Parquet files in a folder, which readers see when their checkpoint is complete."""
-    request.refuse_others("parquet", "path", "compression")
+    request.refuse_others("parquet", "path", "compression", *_OF_EPOCHS)
     return _files(request, "parquet", compression=request.options.value("compression", _codec, "snappy"))
 
 
 def csv(request: SinkRequest) -> Made:
     """Files of CSV in a folder, which PySpark reads with the options that it has anyway."""
-    request.refuse_others("csv", "path", "sep", "header", "nullValue")
+    request.refuse_others("csv", "path", "sep", "header", "nullValue", *_OF_EPOCHS)
     options = request.options
     signs = quoting(options.text("sep") or ",", '"', None, "writeStream")
     form = CsvSigns(signs.separator, options.text("nullValue") or "", options.flag("header", default=False))
@@ -91,7 +95,7 @@ def csv(request: SinkRequest) -> Made:
 
 def json(request: SinkRequest) -> Made:
     """Files of JSON lines in a folder."""
-    request.refuse_others("json", "path")
+    request.refuse_others("json", "path", *_OF_EPOCHS)
     return _files(request, "json", json_fault)
 
 
@@ -106,7 +110,22 @@ def _files(request: SinkRequest, form: str, fault: Callable[[pa.Schema], str] = 
     if wrong := fault(held):
         raise SchemaError(f"writeStream.format({form!r}): {wrong}: cast it, or write parquet")
     made = FolderSink(filesystem, folder, request.schema, request.uid, form, partition_by=request.partition_by)
-    return replace(made, **options), QueryHooks()
+    keys, column = _epochs(request)
+    return replace(made, keys=keys, epoch_column=column, **options), QueryHooks()
+
+
+def _epochs(request: SinkRequest) -> tuple[tuple[str, ...], str]:
+    """The columns by which newer rows replace older ones, and the name of the column of epochs."""
+    names = [name.strip() for name in (request.options.text("keyColumns") or "").split(",")]
+    keys = column_arguments([name for name in names if name], request.schema, "writeStream: keyColumns")
+    refuse_ungroupable(request.schema, keys)
+    column = request.options.text("epochColumn") or (EPOCH if keys else "")
+    if column in request.schema.names:
+        raise SchemaError(
+            f"writeStream: the rows have a column {column!r} of their own: name the column of epochs with"
+            " option('epochColumn', ...)"
+        )
+    return tuple(keys), column
 
 
 def _codec(name: str) -> str:

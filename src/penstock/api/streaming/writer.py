@@ -17,7 +17,7 @@ from penstock.api.plan import PLANNING_SLOTS, plan_query
 from penstock.api.schemas import column_arguments
 from penstock.api.streaming.batches import BatchFunction, for_each_batch, refuse_without_slots
 from penstock.api.streaming.in_flight import most_in_flight
-from penstock.api.streaming.modes import in_mode, output_mode
+from penstock.api.streaming.modes import comes_by_key, in_mode, output_mode
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.queries import streams
@@ -37,7 +37,7 @@ from penstock.api.streaming.uids import with_uids
 from penstock.errors import PlanError
 from penstock.graph import JobGraph, Operator
 from penstock.graph.streaming import StreamingOptions
-from penstock.operators.exchanges import exchange
+from penstock.operators.exchanges import exchange, hash_exchange
 from penstock.settings import Settings, StreamingSettings
 from penstock.stream.commit_sink import MESSAGES
 from penstock.stream.noop import NoopSink
@@ -298,6 +298,9 @@ def query_graph(
     writing: Operator | None = getattr(sink, "writing", None)
     if writing is not None:  # its messages come together in one task, which commits them
         last = ExchangeStep((OperatorStep(last, writing, MESSAGES),), exchange("to_one"), ExchangeChoice(1))
+    keys = getattr(sink, "keys", ())
+    if keys and not comes_by_key(last, keys):
+        last = ExchangeStep((last,), hash_exchange(last.schema, keys, spark_compatible=True), ExchangeChoice())
     written = OperatorStep(last, SinkOperator(sink), last.schema)
     graph = plan_query((written,), settings, slots, options)
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
