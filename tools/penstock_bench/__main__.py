@@ -32,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     blocking.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     hybrid = kinds.add_parser("hybrid", help="hybrid exchanges beside blocking ones, and what overlap gives")
     hybrid.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
+    services = kinds.add_parser("services", help="blocking exchanges through the services, in turns")
+    services.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     latency = kinds.add_parser("latency", help="one row at a time through one and two exchanges")
     latency.set_defaults(scale=1.0)
     copies = kinds.add_parser("copies", help="what it costs that rows which are held are copied behind a function")
@@ -44,12 +46,24 @@ def parser() -> argparse.ArgumentParser:
     streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
     checkpoints = kinds.add_parser("checkpoints", help="checkpoints while a slow operator holds everything back")
     checkpoints.set_defaults(scale=1.0)
-    for kind in (blocking, hybrid, latency, copies, metrics, page, streaming, checkpoints):
+    for kind in (blocking, hybrid, services, latency, copies, metrics, page, streaming, checkpoints):
         kind.add_argument("--write", action="store_true", help="put the figures into the pages, beside the others")
-    for kind in (everything, blocking, hybrid, latency, copies, metrics, page, streaming, checkpoints):
+    for kind in (everything, blocking, hybrid, services, latency, copies, metrics, page, streaming, checkpoints):
         kind.add_argument("--readme", default="README.md", metavar="FILE", help="where five rows go (README.md)")
         kind.add_argument("--page", default="docs/benchmarks.md", metavar="FILE", help="where all figures go")
-    for kind in (exchange, everything, blocking, hybrid, latency, copies, metrics, page, streaming, checkpoints):
+    for kind in (
+        exchange,
+        everything,
+        blocking,
+        hybrid,
+        services,
+        latency,
+        copies,
+        metrics,
+        page,
+        streaming,
+        checkpoints,
+    ):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
@@ -68,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     everything.set_defaults(bench="all", write=True)
     blocking.set_defaults(bench="blocking")
     hybrid.set_defaults(bench="hybrid")
+    services.set_defaults(bench="services")
     latency.set_defaults(bench="latency")
     copies.set_defaults(bench="copies")
     metrics.set_defaults(bench="metrics")

@@ -83,7 +83,12 @@ PAGE = Section(
     "visitors. Real browsers (Chromium without a window) work on the query's own processors, readers only take what "
     "the page sends. A figure is the median of the turns.",
 )
-SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, COPIES, METRICS, PAGE, STREAMING, CHECKPOINTS)
+SERVICES = Section(
+    "Blocking exchanges through services",
+    "The same exchange through one service and another in turns, in one session; the services are on the same host. "
+    "Compare within this table only.",
+)
+SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, SERVICES, ENVIRONMENT, LATENCY, COPIES, METRICS, PAGE, STREAMING, CHECKPOINTS)
 """In the order of the page."""
 
 PIPELINED = Row(
@@ -173,6 +178,14 @@ LITTLE_MEMORY_TASKS = Row(
     "1,000 subpartitions in 64 MB of network memory: memory", "The most that all workers together held.", WIDE
 )
 
+SERVICE_ROWS = {
+    "local": Row("exchange by an integer, `local`", "Readers map the files of their host.", SERVICES),
+    "external": Row(
+        "exchange by an integer, `external`",
+        "Tasks write into files of the host service, and fetch all rows from its port, on loopback.",
+        SERVICES,
+    ),
+}
 MODES = ("hybrid", "hybrid_selective", "blocking")
 MEMORIES = {
     "all": "a network memory of twice the rows' bytes",

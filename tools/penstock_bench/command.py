@@ -33,6 +33,7 @@ from penstock_bench.page_cost import page_outcomes
 from penstock_bench.pages import check_marks, write_pages
 from penstock_bench.recovery import CLUSTER
 from penstock_bench.rows import write_numbers, write_texts
+from penstock_bench.services import host_service, service_outcomes
 from penstock_bench.session import bench_session, collect_garbage, machine
 from penstock_bench.slopes import memory_outcomes, rate_outcome
 from penstock_bench.streaming import SLOTS, recovery_outcome, streaming_outcomes
@@ -97,7 +98,7 @@ def bench_sections(kind: str, options: AllOptions) -> int:
 def _all(options: AllOptions) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
-    for measure in (_hybrids, _latencies, _copies, _metrics, _pages, _streams, _checkpoints):
+    for measure in (_hybrids, _services, _latencies, _copies, _metrics, _pages, _streams, _checkpoints):
         outcomes += measure(options)
     return outcomes
 
@@ -120,6 +121,15 @@ def _streams(options: AllOptions) -> list[Outcome]:
     with bench_session(conf=CLUSTER) as spark:
         outcomes.append(recovery_outcome(spark, catalogue.STREAM_RECOVERY_CLUSTER, options.repeat, say))
     return outcomes
+
+
+def _services(options: AllOptions) -> list[Outcome]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        data = write_numbers(Path(folder, "numbers"), max(1, int(NUMBER_ROWS * options.scale)))
+        kept = Path(folder, "kept")
+        kept.mkdir()
+        with host_service(kept) as conf, bench_session(conf=conf) as spark:
+            return service_outcomes(spark, data, options.repeat, say)
 
 
 def _latencies(_: AllOptions) -> list[Outcome]:
@@ -165,6 +175,7 @@ KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
     "all": _all,
     "blocking": _blocking,
     "hybrid": _hybrids,
+    "services": _services,
     "latency": _latencies,
     "copies": _copies,
     "metrics": _metrics,
