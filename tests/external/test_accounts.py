@@ -45,7 +45,7 @@ def test_without_a_quota_everything_is_granted() -> None:
 
 def test_an_application_with_a_connection_is_not_over() -> None:
     """Only one that nobody has heard of for a lease, and that has no connection, is."""
-    known, account = KnownApplications(lease=10.0), Account(KEY, 1000, seen=5.0)
+    known, account = KnownApplications(10.0, 10.0), Account(KEY, 1000, seen=5.0)
     known.add(account)
     assert known.find(KEY.name) is account
     assert not known.expired(15.0)
@@ -53,6 +53,24 @@ def test_an_application_with_a_connection_is_not_over() -> None:
     assert not known.expired(100.0)
     account.connections = 0
     assert known.expired(15.1) == [account]
+
+
+def test_a_result_is_found_by_its_user_alone_and_has_a_lease_of_its_own() -> None:
+    """Another user's name is another result; a user's results together have the quota of one application."""
+    known = KnownApplications(lease=10.0, kept_lease=100.0)
+    mine, other = (ApplicationKey("kept", bytes([n]) * 32) for n in (1, 2))
+    first, second = Account(mine, 1000, kept="numbers"), Account(other, 1001, kept="numbers")
+    for account in (first, second):
+        known.add(account)
+    first.used = 60
+    assert known.kept("numbers", 1000) is first
+    assert known.kept("numbers", 1001) is second
+    assert known.kept("letters", 1000) is known.kept("numbers", 1002) is None
+    assert not known.expired(50.0)
+    assert known.expired(101.0) == [first, second]
+    known.refuse_too_much(first, "numbers", 100, quota=100)
+    with pytest.raises(QuotaError, match="user 1000 keeps 60 of the 100"):
+        known.refuse_too_much(first, "letters", 50, quota=100)
 
 
 def test_a_key_says_nothing_of_its_secret_and_names_its_application() -> None:

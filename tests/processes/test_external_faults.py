@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 import socket
 import subprocess
@@ -22,14 +23,16 @@ from penstock.errors import (
     IncompleteDataError,
     NoStorageError,
     PartitionLostError,
+    PartitionNotProducedError,
     ProducerFailedError,
     QuotaError,
     StorageError,
 )
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import FindRange, ListHeld
+from penstock.external.requests import EndApplication, FindRange, ListHeld
 from penstock.services.external.client import call
 from penstock.services.external.host_line import HostLine
+from penstock.settings import Settings
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
@@ -137,6 +140,46 @@ def test_a_pause_is_waited_out(hosts: ExternalHarness, exchange: ConformanceExch
     finally:
         service.resume()
     assert first + int(str(rest.join())) == ROWS * BATCHES
+
+
+def test_a_result_that_is_kept_by_name_outlives_its_application(tmp_path: Path) -> None:
+    """Another application of the same user finds and reads it, after a restart too.
+
+    A second one under the same name takes its place. The key of an application finds no partition of it.
+    """
+    harness, exchange = limited(tmp_path, "--reserve", "1m")
+    later = ExternalHarness(tmp_path / "later", "later", b"the secret of a later one", hosts=())
+    later.hosts["l"] = service = harness.host("l")
+    for each in (harness, later):
+        each.master._settings = Settings.from_conf(
+            {**each.conf, "spark.penstock.external.socket": str(service.socket)}
+        )
+    reader = ConformanceExchange(later, asyncio.run)
+    try:
+        first, second = written(exchange, 1, "l"), written(exchange, 2, "l")
+        schema = NUMBERS.serialize().to_pybytes()
+        for producer in (first, second):
+            asyncio.run(harness.master.keep_result("numbers", schema, [producer.descriptor]))
+        wait_until(lambda: len(service.folders()) == 1, "the first one to go")
+        asyncio.run(harness.master.close())
+        assert service.stop() == 0
+        service.start()
+        found = asyncio.run(later.master.find_result("numbers"))
+        assert found is not None
+        assert found[0] == schema
+        (kept,) = found[1]
+        assert kept.location not in repr(kept)
+        assert rows_left(reader.consume([(kept, 0, 4)], host="l")) == 2 * ROWS
+        with pytest.raises(PartitionNotProducedError):
+            reader.consume([(dataclasses.replace(kept, location=""), 0)], host="l").drain()
+        assert asyncio.run(later.master.find_result("others")) is None
+        for member in reader.members:
+            member.close()
+        call(ApplicationKey("", bytes.fromhex(kept.location)), kept.address, [EndApplication()], 30.0)
+        assert asyncio.run(later.master.find_result("numbers")) is None
+    finally:
+        exchange.close()
+        harness.close()
 
 
 def flip(path: Path) -> None:

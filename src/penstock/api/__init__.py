@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, repartition
     from penstock.api.keyed_stream import KeyedStream
     from penstock.api.persisted import datasets
-    from penstock.api.readers import readCsv, readDelta, readIceberg, readJson, readParquet, readText
+    from penstock.api.readers import readCsv, readDelta, readIceberg, readJson, readParquet, readPersisted, readText
     from penstock.api.session_start import preloading
     from penstock.api.stream import Stream
     from penstock.api.streaming.latest import latestRows
@@ -41,6 +41,7 @@ __all__ = [
     "readIceberg",
     "readJson",
     "readParquet",
+    "readPersisted",
     "readStream",
     "readText",
     "repartition",
@@ -55,7 +56,7 @@ _MODULES = {
     "functions": ("GroupedDataFrame", "fromDataFrame", "groupBy", "repartition"),
     "keyed_stream": ("KeyedStream",),
     "persisted": ("datasets",),
-    "readers": ("readCsv", "readDelta", "readIceberg", "readJson", "readParquet", "readText"),
+    "readers": ("readCsv", "readDelta", "readIceberg", "readJson", "readParquet", "readPersisted", "readText"),
     "session_start": ("preloading",),
     "stream": ("Stream",),
     "streaming.latest": ("latestRows",),

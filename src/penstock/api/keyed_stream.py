@@ -65,9 +65,9 @@ class KeyedStream(Stream):
         """This stream as one side of a combination: what is ahead of its exchange, and the exchange."""
         return CombineInput(self._upstream.branches, self._spec, self._choice)
 
-    def persist(self) -> Self:
+    def persist(self, name: str = "", service: str = "") -> Self:
         """As `Stream.persist`, of the rows ahead of the exchange, which each verb after it sends in its own way."""
-        self._upstream.persist()
+        self._upstream.persist(name, service)
         return self
 
     def unpersist(self) -> Self:

@@ -6,15 +6,17 @@ their own, one after the other, so that none of them waits for slots that anothe
 their partitions: every reader of a marked step gets a source of its own, so one persisted stream may feed both
 sides of a join. A union is persisted branch by branch.
 
+A result that has a name is the service's when its job is over: later applications of the same user read it too.
+
 When not to use it: for a stream that one job reads once (a stage with several readers runs once anyway), or for
-data that must outlive the application.
+data that must not be lost.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.known_arguments import suggests_arguments
@@ -31,8 +33,10 @@ from penstock.api.lineage import (
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.errors import PlanError
 from penstock.graph import explain_graph
+from penstock.job.results.named import NamedResult
 from penstock.job.results.result_core import MadeResult
 from penstock.settings import Settings
+from penstock.shuffle import load_service
 
 if TYPE_CHECKING:
     from penstock.graph import JobGraph
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.spark.runtime import SparkRuntime
     from penstock.spark.user_thread import UserThread
 
+_NAME = 200
 _COLUMNS = ("name", "state", "rows", "bytes", "partitions", "place", "age")
 
 
@@ -89,10 +94,14 @@ def datasets(spark: Any) -> DatasetList:
     return DatasetList(_info(result) for result in SparkRuntime.of(spark).persisted)
 
 
-def persist_steps(branches: tuple[Step, ...], runtime: SparkRuntime) -> None:
+def persist_steps(branches: tuple[Step, ...], runtime: SparkRuntime, name: str = "", service: str = "") -> None:
     """Mark these steps; nothing runs. Raises PlanError for what cannot be persisted or cannot run."""
     from penstock.spark.checks import refuse_what_cannot_travel
+    from penstock.spark.datasets import KeptAs
 
+    kept = KeptAs(name, service)
+    if name or service:
+        _refuse_name(name, service or runtime.settings().shuffle.service, branches)
     for step in branches:
         if isinstance(step, ExchangeStep) and step.spec.kind == "broadcast":
             raise PlanError(
@@ -103,7 +112,19 @@ def persist_steps(branches: tuple[Step, ...], runtime: SparkRuntime) -> None:
     for step in branches:
         refuse_what_cannot_travel(plan_job(reading.outline((step,), step), reading.settings, PLANNING_SLOTS).graph)
     for step in branches:
-        runtime.persisted.add(step, _title(step))
+        runtime.persisted.add(step, _title(step), kept)
+
+
+def _refuse_name(name: str, service: str, branches: tuple[Step, ...]) -> None:
+    if not isinstance(name, str) or len(name) > _NAME:
+        raise PlanError(f"persist: a name is text of up to {_NAME} characters, not {name!r:.80}")
+    if name and len(branches) > 1:
+        raise PlanError("persist: a union has a result for each branch, so it has no one name: persist the branches")
+    if name and not load_service(service).capabilities.keeps_by_name:
+        raise PlanError(
+            f"persist: the shuffle service {service!r} keeps no results by name, beyond their application: use"
+            " service='external', with `penstock service external` on each host"
+        )
 
 
 def unpersist_steps(branches: tuple[Step, ...], runtime: SparkRuntime) -> None:
@@ -186,14 +207,21 @@ class PersistedReading:
 
     def _held(self, result: PersistedResult) -> HeldResult | None:
         step = _step_of(result)
+        service = result.kept.service or self.settings.shuffle.service
+        settings = replace(self.settings, shuffle=replace(self.settings.shuffle, service=service))
 
         def make(lost: Callable[[], None]) -> FinishedJob:
             def plan() -> tuple[JobGraph, dict[int, Any]]:
                 slots, buffers = self.runtime.slots_at_hand(), self.runtime.buffers(self.settings)
                 made = self._made((step,), step)
-                return plan_job(made, self.settings, slots, persist=True, buffers=buffers).parts
+                return plan_job(made, settings, slots, persist=True, buffers=buffers).parts
 
-            return self.runtime.finished(plan, self.settings, self.user, lost=lost)
+            finished = self.runtime.finished(plan, settings, self.user, lost=lost)
+            if not result.kept.name:
+                return finished
+            schema = _step_of(result).schema.serialize().to_pybytes()
+            named = NamedResult(result.kept.name, settings.shuffle.service, schema, finished.partitions)
+            return replace(finished, partitions=self.runtime.keep_result(named).partitions)
 
         return result.get(make)
 

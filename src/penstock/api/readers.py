@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.api.bad_lines import CORRUPT, MODES, bad_lines
 from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.csv_quotes import quoting
@@ -22,6 +24,7 @@ from penstock.api.parquet import Filter, ParquetSource, PathLike, parquet_source
 from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
+from penstock.errors import PlanError
 from penstock.graph import as_nullable
 from penstock.operators.expressions.calendar import arrow_zone
 
@@ -91,6 +94,30 @@ def readIceberg(
     if isinstance(filter, str) or is_spark_column(filter):
         return _kept(readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions), filter, columns)
     return _files(spark, iceberg_source(table, snapshot, columns, filter), "readIceberg", numPartitions)
+
+
+@suggests_arguments
+def readPersisted(spark: Any, name: str, service: str = "external") -> Stream:
+    """A stream of the rows that an application of this user has persisted under a name.
+
+    They stay until nobody has read them for the lease of the service. Raises PlanError where it has none.
+    """
+    from penstock.spark.datasets import HeldResult
+    from penstock.spark.runtime import SparkRuntime
+
+    session_argument(spark, "readPersisted")
+    runtime = SparkRuntime.of(spark)
+    found = runtime.find_result(name, service)
+    if found is None:
+        raise PlanError(
+            f"readPersisted: nothing is kept under the name {name!r} for this user at this host's {service} service:"
+            f" an application makes it by persist(name={name!r}, service={service!r}) and an action, and its lease"
+            " may have ended"
+        )
+    schema = pa.ipc.read_schema(pa.py_buffer(found.schema))
+    held = HeldResult(found.name, found.partitions, 0, 0, 0.0)
+    source = runtime.persisted_source(name, held, schema, runtime.settings())
+    return Stream((SourceStep(f"persisted {name}", schema, source, limit=max(1, len(held.present))),), spark)
 
 
 def _kept(rows: Stream, condition: Any, columns: Sequence[str] | None) -> Stream:

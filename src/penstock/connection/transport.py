@@ -110,6 +110,11 @@ def split_host(address: str, scheme: str = "tcp") -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def host_in(address: str) -> str:
+    """The host of an address of any scheme that has hosts."""
+    return split_host(address, address.partition("://")[0])[0]
+
+
 def join_host(host: str, port: int, scheme: str = "tcp") -> str:
     """The address of a host and port; the host may be in brackets already."""
     return f"{scheme}://[{host}]:{port}" if ":" in host and host[0] != "[" else f"{scheme}://{host}:{port}"

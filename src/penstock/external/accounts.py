@@ -8,6 +8,8 @@ Rules:
 - Room is granted before it is written to: what is granted to writers counts as used, so writers at the same time
   can't go over the quota together. A commit gives back what was not needed.
 - An application nobody has been heard of for `lease` seconds, with no connection, is over.
+- A result that is kept by name is an account of its own, with a key of its own: who has that may read it. It is found
+  by its user, and has a lease of its own, which a reader renews.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ class Account:
     key: ApplicationKey
     user: int
     seen: float = 0.0
+    kept: str = ""
+    """The name under which its user has it, if it is a result that was kept and no application."""
+    description: bytes = b""
     connections: int = 0
     used: int = 0
     """The bytes in its files, and those that are granted to writers."""
@@ -87,8 +92,8 @@ class Account:
 class KnownApplications:
     """All applications, by the names that their keys give them."""
 
-    def __init__(self, lease: float) -> None:
-        self._lease = lease
+    def __init__(self, lease: float, kept_lease: float) -> None:
+        self._leases = {False: lease, True: kept_lease}
         self._accounts: dict[str, Account] = {}
 
     def __iter__(self) -> Iterator[Account]:
@@ -109,6 +114,25 @@ class KnownApplications:
         """The application of this name."""
         return self._accounts.get(name)
 
+    def kept(self, name: str, user: int) -> Account | None:
+        """The result that this user has under this name."""
+        return next((each for each in self if each.kept == name and each.user == user), None)
+
+    def refuse_too_much(self, account: Account, name: str, size: int, quota: int) -> None:
+        """QuotaError where a user's results, with one of this size under this name, are more than a quota."""
+        others = (each for each in self if each.kept not in ("", name) and each.user == account.user)
+        used = sum(each.used for each in others)
+        if quota and used + size > quota:
+            raise QuotaError(
+                f"the result {name} has {size:,} bytes, and user {account.user} keeps {used:,} of the {quota:,} that"
+                " this host's shuffle service lets a user keep by name: wait for the lease of others to end, keep"
+                " less, or ask for a larger --quota"
+            )
+
+    def lease_of(self, account: Account) -> float:
+        """The seconds after which it is over, if nobody is heard of."""
+        return self._leases[bool(account.kept)]
+
     def expired(self, now: float) -> list[Account]:
         """Those that nobody has heard of for too long."""
-        return [each for each in self if not each.connections and now - each.seen > self._lease]
+        return [each for each in self if not each.connections and now - each.seen > self.lease_of(each)]

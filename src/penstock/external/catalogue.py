@@ -9,7 +9,7 @@ another version is refused.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from penstock.errors import StorageError
@@ -18,9 +18,11 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import KeptState
 from penstock.shuffle import DatasetId, PartitionId
 
-_VERSION = 1
+_VERSION = 2
 _TABLES = """
-create table applications (name text primary key, title text, key blob, user integer) without rowid;
+create table applications (
+    name text primary key, title text, key blob, user integer, kept text, description blob
+) without rowid;
 create table partitions (
     number integer primary key autoincrement, application text, dataset text, place integer, attempt integer,
     subpartitions integer, state text, folder text, bytes integer, cause text
@@ -52,8 +54,11 @@ class Catalogue:
 
     def accounts(self) -> Iterator[Account]:
         """The applications, with their partitions."""
-        for name, title, key, user in self._run("select name, title, key, user from applications").fetchall():
-            account = Account(ApplicationKey(title, key), user)
+        columns = "name, title, key, user, kept, description"
+        for name, title, key, user, kept_as, description in self._run(
+            f"select {columns} from applications"  # noqa: S608 - our own names
+        ).fetchall():
+            account = Account(ApplicationKey(title, key), user, kept=kept_as, description=description)
             rows = self._run(
                 "select number, dataset, place, attempt, subpartitions, state, folder, bytes, cause from partitions"
                 " where application = ? order by number",
@@ -67,7 +72,19 @@ class Catalogue:
     def add_application(self, account: Account) -> None:
         """An application has come."""
         key = account.key
-        self._run("insert into applications values (?, ?, ?, ?)", key.name, key.title, key.key, account.user)
+        values = key.name, key.title, key.key, account.user, account.kept, account.description
+        self._run("insert into applications values (?, ?, ?, ?, ?, ?)", *values)
+
+    def move(self, numbers: Iterable[int], account: Account) -> None:
+        """Add an application, which takes these partitions over: all of it or nothing."""
+        try:
+            with self._base:
+                self._base.execute("begin")
+                self.add_application(account)
+                for number in numbers:
+                    self._run("update partitions set application = ? where number = ?", account.key.name, number)
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
 
     def remove_application(self, account: Account) -> None:
         """An application is over, with all that it has."""

@@ -35,6 +35,7 @@ from penstock.external.requests import (
     BegunPartition,
     CommitPartition,
     EndApplication,
+    FindByName,
     FindRange,
     ForgetJob,
     GiveUpPartition,
@@ -42,6 +43,7 @@ from penstock.external.requests import (
     HeldPartitions,
     Introduce,
     Introduced,
+    KeepByName,
     ListHeld,
     PartitionRoom,
     ReleaseKept,
@@ -206,6 +208,10 @@ class ClientSession:
                 keeper.forget_job(account, job)
             case ListHeld():
                 return HeldPartitions(keeper.held(account))
+            case KeepByName():
+                keeper.keep(account, request)
+            case FindByName(name):
+                return keeper.find_kept(account, name)
             case EndApplication():
                 keeper.end(account)
         return Done()

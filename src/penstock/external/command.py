@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reserve", default="1g", metavar="SIZE", help="what stays free on each disk (1g)")
     lease = "an application nobody has heard of for so long is over (30m)"
     parser.add_argument("--lease", default="30m", metavar="TIME", help=lease)
+    kept = "a result that is kept by name, and that nobody reads for so long, goes (7d)"
+    parser.add_argument("--kept-lease", default="7d", metavar="TIME", help=kept)
     parser.add_argument("--memory", default="64m", metavar="SIZE", help="for bytes on their way, of each application")
     tls = "TLS for readers: not on loopback (auto), there too (always), or none, on a network that you trust (never)"
     parser.add_argument("--tls", default="auto", choices=TLS_MODES, help=tls)
@@ -38,7 +40,7 @@ def run_service(options: argparse.Namespace) -> int:
     """Serve until a signal comes; the exit code."""
     try:
         quota, reserve, memory = (parse_size(text) for text in (options.quota, options.reserve, options.memory))
-        lease = parse_seconds(options.lease)
+        lease, kept_lease = parse_seconds(options.lease), parse_seconds(options.kept_lease)
     except ValueError as error:
         options.parser.error(f"a size or time is not valid: it takes {error}")
     wanted = HostServiceOptions(
@@ -49,6 +51,7 @@ def run_service(options: argparse.Namespace) -> int:
         quota,
         reserve,
         lease,
+        kept_lease,
         memory,
         options.tls,
         options.certificate,

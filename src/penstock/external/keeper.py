@@ -25,6 +25,7 @@ from typing import TypeVar
 from penstock.errors import (
     AuthenticationError,
     PartitionError,
+    PartitionLostError,
     PartitionReleasedError,
     PenstockError,
     ProtocolError,
@@ -35,7 +36,15 @@ from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, Know
 from penstock.external.catalogue import Catalogue
 from penstock.external.folders import ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
 from penstock.external.keys import KEY_BYTES, ApplicationKey
-from penstock.external.requests import CommitPartition, FindRange, FoundRange, KeptState, pack_kept
+from penstock.external.requests import (
+    CommitPartition,
+    FindRange,
+    FoundByName,
+    FoundRange,
+    KeepByName,
+    KeptState,
+    pack_kept,
+)
 from penstock.partition.file_input import FileOrigin
 from penstock.shuffle import PartitionId
 
@@ -52,6 +61,8 @@ class KeeperPolicy:
 
     quota: int
     lease: float
+    kept_lease: float = 7 * 86400.0
+    """Seconds of a result that is kept by name."""
     host: str = ""
     """The name of this host, for messages."""
 
@@ -76,7 +87,7 @@ class Keeper:
     identity = "external"
 
     def __init__(self, catalogue: Catalogue, folders: ServiceFolders, policy: KeeperPolicy) -> None:
-        self.accounts = KnownApplications(policy.lease)
+        self.accounts = KnownApplications(policy.lease, policy.kept_lease)
         self.folders = folders
         self._catalogue = catalogue
         self._policy = policy
@@ -220,6 +231,34 @@ class Keeper:
         """The application's partitions with files."""
         return tuple(each.partition for each in account.numbers.values() if each.folder)
 
+    def keep(self, account: Account, request: KeepByName) -> None:
+        """Keep partitions of an application under a name; PartitionLostError where one is not there."""
+        found = [account.partitions.get(partition) for partition in request.partitions]
+        there = [kept for kept in found if kept is not None and kept.state is KeptState.THERE]
+        if len(there) < len(found) or not request.name or len(request.key) != KEY_BYTES:
+            raise PartitionLostError(
+                f"the result {request.name} can't be kept: a partition of it is not there any more"
+            )
+        former = self.accounts.kept(request.name, account.user)
+        self.accounts.refuse_too_much(account, request.name, sum(kept.bytes for kept in there), self._policy.quota)
+        key = ApplicationKey(f"{account.key.title}: {request.name}"[:1000], request.key)
+        keeper = Account(key, account.user, time.monotonic(), request.name, request.description)
+        self._catalogue.move([kept.number for kept in there], keeper)
+        for kept in there:
+            account.remove(kept)
+            keeper.add(kept)
+        if former is not None:
+            self.end(former)
+        self.accounts.add(keeper)
+
+    def find_kept(self, account: Account, name: str) -> FoundByName:
+        """The result that the user of this application has under a name."""
+        found = self.accounts.kept(name, account.user)
+        if found is None:
+            return FoundByName()
+        found.seen = time.monotonic()
+        return FoundByName(found.key.key, found.description)
+
     def end(self, account: Account) -> None:
         """An application is over: all of it goes."""
         self.accounts.remove(account)
@@ -232,7 +271,8 @@ class Keeper:
         """End the applications that nobody has heard of for too long; write rows that could not be written."""
         self._write_again()
         for account in self.accounts.expired(now):
-            log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, self._policy.lease)
+            lease = self.accounts.lease_of(account)
+            log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, lease)
             self.end(account)
 
     async def close(self) -> None:

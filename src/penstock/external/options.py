@@ -27,6 +27,7 @@ class HostServiceOptions:
     quota: int = 0
     reserve: int = 1 << 30
     lease: float = 1800.0
+    kept_lease: float = 7 * 86400.0
     memory: int = 64 << 20
     tls: str = "auto"
     """`auto`: TLS for all but peers on loopback; `always`: for these too; `never`: rows travel in plain text."""

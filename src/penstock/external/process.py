@@ -47,7 +47,7 @@ async def serve(options: HostServiceOptions) -> None:
         _make(folder)
     with _locked(options.folders[0]):
         catalogue = Catalogue(options.folders[0] / "catalogue.db")
-        policy = KeeperPolicy(options.quota, options.lease, socket.gethostname())
+        policy = KeeperPolicy(options.quota, options.lease, options.kept_lease, socket.gethostname())
         keeper = Keeper(catalogue, ServiceFolders(options.folders, options.reserve), policy)
         server = ServiceServer(keeper, options.memory)
         protection = serving_protection(options.tls, options.certificate, options.key)
@@ -59,7 +59,7 @@ async def serve(options: HostServiceOptions) -> None:
             await metrics.open()
             address = await server.open(join_host(options.host, options.port), options.socket_path, protection)
             print(f"serving {options.folders[0]} at {address} and {options.socket_path}", flush=True)  # noqa: T201
-            await _watch(keeper, options.lease, stopping)
+            await _watch(keeper, min(options.lease, options.kept_lease), stopping)
         finally:
             await metrics.close()
             server.close()

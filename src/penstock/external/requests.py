@@ -181,6 +181,35 @@ class EndApplication(Request[Done]):
     """The application is over: all of it goes."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeepByName(Request[Done]):
+    """Take partitions out of this application, and keep them under a name for its user, as one with this key.
+
+    One that the user has under this name goes. `description` is what whoever finds it is told. PartitionLostError
+    where one of the partitions is not there.
+    """
+
+    name: str
+    key: bytes
+    description: bytes
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundByName:
+    """A result that was kept: the key that reads it, and its description; nothing of both where there is none."""
+
+    key: bytes = b""
+    description: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class FindByName(Request[FoundByName]):
+    """Find what the user of this application has under a name."""
+
+    name: str
+
+
 REQUESTS: tuple[type[Request[object]], ...] = (
     Introduce,
     BeginPartition,
@@ -193,4 +222,6 @@ REQUESTS: tuple[type[Request[object]], ...] = (
     ListHeld,
     RenewLease,
     EndApplication,
+    KeepByName,
+    FindByName,
 )  # type: ignore[assignment]

@@ -24,6 +24,7 @@ from penstock.shuffle.registry import load_service
 from penstock.shuffle.requests import Request
 from penstock.shuffle.service import (
     JobShuffleContext,
+    NamedResults,
     OwnerContext,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,
@@ -53,6 +54,7 @@ __all__ = [
     "Metric",
     "MetricGroup",
     "MetricKind",
+    "NamedResults",
     "OwnerContext",
     "PartitionDescriptor",
     "PartitionEnd",

@@ -20,13 +20,15 @@ class Capabilities:
 
     `streams`: its partitions may be streams (`ResultPartitionDescriptor.is_stream`). `outlives_executors`: its
     complete partitions stay readable when the executor that wrote them is removed. `uses_data_plane`: it needs the
-    memory of the hosts, or the address at which their environments serve each other.
+    memory of the hosts, or the address at which their environments serve each other. `keeps_by_name`: its master is a
+    `NamedResults`, so results may outlive their application.
     """
 
     kinds: tuple[PartitionKind, ...]
     streams: bool = False
     outlives_executors: bool = False
     uses_data_plane: bool = True
+    keeps_by_name: bool = False
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -42,7 +42,8 @@ class ShuffleDescriptor:
 
     `environment` is the environment that holds local resources for it, or empty where there is none.
     An `attempt` of -1 in the partition means *unknown*: the consumer was deployed before its producer, and
-    `update_partition_info` brings the real descriptor later. `location` is the service's own business.
+    `update_partition_info` brings the real descriptor later. `location` is the service's own business, and may be a
+    key, so it is not shown.
     """
 
     partition: PartitionId
@@ -50,7 +51,7 @@ class ShuffleDescriptor:
     kind: PartitionKind
     environment: str = ""
     address: str = ""
-    location: str = ""
+    location: str = field(default="", repr=False)
     empty: bool = False
 
     @classmethod

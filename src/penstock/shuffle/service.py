@@ -109,6 +109,21 @@ class ShuffleMaster(Protocol):
         """Release what is held outside the hosts; idempotent."""
 
 
+class NamedResults(Protocol):
+    """The part of a ShuffleMaster that keeps results under names, for later applications of the same user."""
+
+    async def keep_result(
+        self, name: str, schema: bytes, partitions: Sequence[ShuffleDescriptor]
+    ) -> list[ShuffleDescriptor]:
+        """Keep these partitions; the words by which they are found from now on, in order.
+
+        A result that the user has under this name goes. Raises PartitionError where one of them is gone.
+        """
+
+    async def find_result(self, name: str) -> tuple[bytes, list[ShuffleDescriptor]] | None:
+        """The schema and the partitions of a result that was kept, or None."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:
     """The context that a service's environment in a task process is made with.

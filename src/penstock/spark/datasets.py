@@ -7,7 +7,7 @@ and the others wait for him; if his job fails, the next one tries. Making one ma
 they are further up the same pipeline, so no two wait for each other. A result that is dropped while it is being
 made is released as soon as it is there.
 
-When not to use it: for data that must outlive the application. Nothing here does; write it out instead.
+When not to use it: for data that must outlive the application, unless a service keeps it under a name.
 """
 
 from __future__ import annotations
@@ -56,11 +56,20 @@ class HeldResult:
         return ", ".join(sorted(hosts))
 
 
+@dataclass(frozen=True, slots=True)
+class KeptAs:
+    """The wish of a user for a persisted result: a name that outlives the application, a service. May be empty."""
+
+    name: str = ""
+    service: str = ""
+
+
 class PersistedResult:
     """The result of one persisted step of a pipeline. `step` is known by its identity only."""
 
-    def __init__(self, name: str, step: object, release: Release) -> None:
+    def __init__(self, name: str, step: object, release: Release, kept: KeptAs) -> None:
         self.name = name
+        self.kept = kept
         self.step = step
         self._release = release
         self._making = threading.Lock()
@@ -132,14 +141,16 @@ class PersistedResults:
         with self._lock:
             return iter(list(self._by_step.values()))
 
-    def add(self, step: object, title: str) -> PersistedResult:
+    def add(self, step: object, title: str, kept: KeptAs = KeptAs()) -> PersistedResult:
         """The result of this step, made known with a number and this title where it is not yet."""
         with self._lock:
             found = self._by_step.get(id(step))
             if found is None:
                 self._count += 1
                 # It keeps the step alive, so no other object can have its id.
-                found = self._by_step[id(step)] = PersistedResult(f"d{self._count} {title}", step, self._release)
+                found = self._by_step[id(step)] = PersistedResult(
+                    f"d{self._count} {kept.name or title}", step, self._release, kept
+                )
             return found
 
     def find(self, step: object) -> PersistedResult | None:

@@ -38,6 +38,7 @@ from penstock.job.last_savepoint import Save
 from penstock.job.launcher import Rerun, Submission
 from penstock.job.query_storage import QueryStorage, StageNames
 from penstock.job.replanning import Replanning
+from penstock.job.results.named import NamedResult
 from penstock.job.results.result_core import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.machine.memory import machine_memory
@@ -318,6 +319,14 @@ class SparkRuntime:
     def release(self, job: str) -> None:
         """Release the result of a finished job; nothing once the application is closed."""
         self._application.release_result(job)
+
+    def keep_result(self, kept: NamedResult) -> NamedResult:
+        """Have a service keep a result under its name; the result as it is found from now on. Blocks."""
+        return self._application.master(self.settings()).keep_result(kept)
+
+    def find_result(self, name: str, service: str) -> NamedResult | None:
+        """A result that a service keeps under this name, or None. Blocks."""
+        return self._application.master(self.settings()).find_result(name, service)
 
     @property
     def persisted(self) -> PersistedResults:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.connection.listeners import nobody_listens
@@ -27,6 +27,7 @@ from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult, TraceEntry
 from penstock.job.core.throttling import Flags
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
+from penstock.job.results.named import NamedResult
 from penstock.job.shell.calls import Calls
 from penstock.job.shell.ended_jobs import EndedJobs
 from penstock.job.shell.environments import AttachedEnvironment, Environments
@@ -372,6 +373,16 @@ class JobDriver:
         for environment in instruction.environments:
             self.environments.tell(environment, commands.ReleaseJob(instruction.job))
         self._in_background(self._masters.unregister_job(instruction.job))
+
+    async def keep_result(self, kept: NamedResult) -> NamedResult:
+        """Have a service keep a result under its name; the result with the words that find it from now on."""
+        results = await self._masters.named_results(kept.service)
+        return replace(kept, partitions=tuple(await results.keep_result(kept.name, kept.schema, kept.partitions)))
+
+    async def find_result(self, name: str, service: str) -> NamedResult | None:
+        """A result that was kept under this name."""
+        found = await (await self._masters.named_results(service)).find_result(name)
+        return None if found is None else NamedResult(name, service, found[0], tuple(found[1]))
 
     def stop_query(self, job: str) -> None:
         """A streaming query is to end well."""

@@ -28,6 +28,7 @@ from penstock.job.core import events
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobEnding, JobProgress
 from penstock.job.launcher import Launcher, Submission
+from penstock.job.results.named import NamedResult
 from penstock.job.results.result_core import Partitions
 from penstock.job.results.results import Build, ResultCalls, Results
 from penstock.job.shell.driver import JobDriver
@@ -178,6 +179,14 @@ class JobMaster:
     def release_result(self, job: str) -> None:
         """Release what is left of a finished job's result; unknown ones are ignored."""
         self._call(lambda: self._release_result(job), is_order=True)
+
+    def keep_result(self, kept: NamedResult) -> NamedResult:
+        """Have a service keep a result under its name; the result as it is found from now on. Blocks."""
+        return self._await(lambda: self._driver.keep_result(kept))
+
+    def find_result(self, name: str, service: str) -> NamedResult | None:
+        """A result that was kept under this name, or None. Blocks."""
+        return self._await(lambda: self._driver.find_result(name, service))
 
     def cancel(self, job: str, cause: str) -> None:
         """Ask a job to stop; unknown ones are ignored."""

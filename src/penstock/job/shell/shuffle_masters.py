@@ -11,10 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from penstock.errors import SettingError
 from penstock.job.core.instructions import RegisterPartition
 from penstock.shuffle import (
     Metric,
+    NamedResults,
     PartitionId,
     ShuffleDescriptor,
     ShuffleMaster,
@@ -75,6 +78,17 @@ class ShuffleMasters:
         """A job is over."""
         for service in self._jobs.pop(job, set()):
             (await self._master(service)).unregister_job(job)
+
+    async def named_results(self, service: str) -> NamedResults:
+        """The results that a service keeps by name; SettingError where it keeps none."""
+        master: Any = await self._master(service)
+        if not load_service(service).capabilities.keeps_by_name:
+            raise SettingError(
+                f"the shuffle service {service!r} keeps no results by name, beyond their application: use"
+                " service='external', with `penstock service external` on each host"
+            )
+        results: NamedResults = master
+        return results
 
     async def close(self) -> None:
         """Close all; idempotent."""

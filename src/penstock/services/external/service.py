@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.connection.protection import services_protection
-from penstock.connection.transport import join_host, split_host
+from penstock.connection.transport import host_in, join_host
 from penstock.errors import PenstockError
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import EndApplication, ForgetJob, ReleaseKept, RenewLease
 from penstock.services.external.client import call
+from penstock.services.external.kept_results import KeptResults
 from penstock.settings import Settings
 from penstock.shuffle import (
     Capabilities,
@@ -48,6 +49,7 @@ class ExternalShuffleService:
     capabilities = Capabilities(
         (PartitionKind.BLOCKING_SORT_MERGE, PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_PERSISTENT),
         outlives_executors=True,
+        keeps_by_name=True,
     )
     """All are kept the same way: one file, however many subpartitions."""
 
@@ -67,7 +69,7 @@ class ExternalShuffleService:
 
 
 class ExternalMaster:
-    """A `ShuffleMaster`."""
+    """A `ShuffleMaster`, and a `NamedResults`."""
 
     def __init__(self, context: ShuffleMasterContext) -> None:
         self._key = ApplicationKey.of(context.application, context.secret)
@@ -108,7 +110,7 @@ class ExternalMaster:
         self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
     ) -> ShuffleDescriptor:
         """A partition lies beside its producer, at that host's service."""
-        host = split_host(producer.address)[0] if producer.address else host_of(producer.environment)
+        host = host_in(producer.address) if producer.address else host_of(producer.environment)
         address = self.address_of(host, producer)
         identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
         self._held.setdefault(job, set()).add(identity)
@@ -133,6 +135,16 @@ class ExternalMaster:
             self._held.pop(job, None)
             addresses = self._addresses.pop(job, set())
             await asyncio.gather(*(self._tell(address, [ForgetJob(job)]) for address in addresses))
+
+    async def keep_result(
+        self, name: str, schema: bytes, partitions: Sequence[ShuffleDescriptor]
+    ) -> list[ShuffleDescriptor]:
+        """Have the services keep these under a name, by a key that is made now; the words that find them."""
+        return await KeptResults(self._key, self._settings).keep(name, schema, partitions)
+
+    async def find_result(self, name: str) -> tuple[bytes, list[ShuffleDescriptor]] | None:
+        """The schema and partitions of a result, as this host's service knows it."""
+        return await KeptResults(self._key, self._settings).find(name)
 
     async def _release(self, descriptor: ShuffleDescriptor) -> None:
         """Releases at the same time share a call."""

@@ -12,7 +12,7 @@ from penstock.services.external.session import ServiceSession
 from penstock.services.fetching.line import LinePatience, ServiceLine
 from penstock.services.fetching.wire import Wire
 from penstock.settings import ExternalSettings
-from penstock.shuffle import ChannelDescriptor, InputGateDescriptor
+from penstock.shuffle import ChannelDescriptor, InputGateDescriptor, ShuffleDescriptor
 
 
 class ExternalSources:
@@ -27,9 +27,15 @@ class ExternalSources:
         """A channel of a gate."""
         return ExternalChannel(number, wanted, gate.schema, self._settings.request_timeout)
 
-    def line(self, address: str) -> ServiceLine:
-        """The line to the service at this address."""
-        key, place, protection = self._key, split_host(address), self._protection
+    def line_name(self, source: ShuffleDescriptor) -> str:
+        """The address of its service, and the key of a result that is kept by name."""
+        return f"{source.address} {source.location}"
+
+    def line(self, source: ShuffleDescriptor) -> ServiceLine:
+        """The line to the service of this partition, in the name of the application, or of a result that was kept."""
+        address, protection = source.address, self._protection
+        place = split_host(address)
+        key = ApplicationKey("", bytes.fromhex(source.location)) if source.location else self._key
         patience = LinePatience(
             self._settings.retry_timeout, "spark.penstock.external.retryTimeout", f"the host service at {address}"
         )

@@ -171,8 +171,9 @@ class FetchingGate:
         self._turns.append(number)
 
     def _line(self, reader: FetchedChannel) -> ServiceLine:
-        address = reader.wanted.source.address
-        line = self._lines.get(address)
+        source = reader.wanted.source
+        name = self._sources.line_name(source)
+        line = self._lines.get(name)
         if line is None:
-            line = self._lines[address] = self._sources.line(address)
+            line = self._lines[name] = self._sources.line(source)
         return line

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import PartitionLostError
-from penstock.shuffle import ChannelDescriptor, InputGateDescriptor, Received
+from penstock.shuffle import ChannelDescriptor, InputGateDescriptor, Received, ShuffleDescriptor
 
 
 class FetchedPiece(Protocol):
@@ -91,5 +91,8 @@ class FetchSources(Protocol):
     def channel(self, number: int, wanted: ChannelDescriptor, gate: InputGateDescriptor) -> FetchedChannel:
         """A channel of a gate."""
 
-    def line(self, address: str) -> Any:
-        """A `ServiceLine` to the service at this address."""
+    def line_name(self, source: ShuffleDescriptor) -> str:
+        """The name of the line to this partition: those with the same name share one."""
+
+    def line(self, source: ShuffleDescriptor) -> Any:
+        """A `ServiceLine` to the service that has this partition."""

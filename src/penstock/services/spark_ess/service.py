@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 
+from penstock.connection.transport import host_in
 from penstock.errors import PenstockError
 from penstock.services.spark_ess.client import Access, address_of, call, refuse_unauthenticated
 from penstock.services.spark_ess.messages import remove_blocks
@@ -96,7 +97,7 @@ class SparkEssMaster:
     ) -> ShuffleDescriptor:
         """A partition lies beside its producer, at that host's shuffle service."""
         environment = producer.environment
-        host = address_of(producer.address)[0] if producer.address else host_of(environment)
+        host = host_in(producer.address) if producer.address else host_of(environment)
         address = (host, self._access.port)
         await asyncio.to_thread(
             refuse_unauthenticated, self._access, address, is_accepted=self._accepts_unauthenticated

@@ -9,7 +9,7 @@ from penstock.services.spark_ess.channel import ChannelPatience, ChannelReader
 from penstock.services.spark_ess.client import Access, address_of
 from penstock.services.spark_ess.fetches import Fetches
 from penstock.settings import EssSettings
-from penstock.shuffle import ChannelDescriptor, InputGateDescriptor
+from penstock.shuffle import ChannelDescriptor, InputGateDescriptor, ShuffleDescriptor
 
 
 class EssSources:
@@ -23,9 +23,13 @@ class EssSources:
         """A channel of a gate."""
         return ChannelReader(number, wanted, gate.schema, self._patience)
 
-    def line(self, address: str) -> ServiceLine:
-        """The line to the service at this address."""
-        access, place = self._access, address_of(address)
+    def line_name(self, source: ShuffleDescriptor) -> str:
+        """The address of its service."""
+        return source.address
+
+    def line(self, source: ShuffleDescriptor) -> ServiceLine:
+        """The line to the service of this partition."""
+        access, place = self._access, address_of(source.address)
         host, port = place
         patience = LinePatience(
             access.patience, "spark.penstock.ess.retryTimeout", f"the shuffle service at {host}:{port}"
