@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+import holdings
 from session_probe import queries_ended
 
 pytestmark = pytest.mark.spark
@@ -42,3 +44,15 @@ def test_topics_of_kafka(spark: Any, tmp_path: Path) -> None:
     """Through the client's toy cluster: each click counts once."""
     pytest.importorskip("confluent_kafka")
     assert run(spark, "kafka_topics", tmp_path) == '{"basket": 200, "home": 200, "search": 200}'
+
+
+def test_tables_of_delta_and_iceberg(spark: Any, tmp_path: Path) -> None:
+    """Each has all rows, in more than one version."""
+    library = pytest.importorskip("deltalake")
+    holdings.first_use(lambda: library.write_deltalake(str(tmp_path / "first"), pa.table({"a": [1]})))
+    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
+    try:
+        assert run(spark, "lake_tables", tmp_path) == "3000 rows in Delta, 3000 in Iceberg, in several versions"
+    finally:
+        concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
+        concurrent._instance = None

@@ -59,7 +59,7 @@ def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> Parque
     _check_table(table, "writeIceberg")
     if table.spec().fields:
         raise SettingError(f"writeIceberg: {_name(table)} is partitioned: write it with stream.toDF().writeTo")
-    _check_columns(stream.schema, table)
+    check_columns(stream.schema, table, "writeIceberg")
     stream = promised(stream, table.schema().as_arrow(), _name(table))
     filesystem, root = stored_at(table.location())
     own = f"{root}/data/penstock-{secrets.token_hex(6)}"
@@ -79,13 +79,14 @@ def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> Parque
     return ParquetWritten(_name(table), len(files), rows, size, time.monotonic() - began)
 
 
-def _check_columns(schema: pa.Schema, table: Any) -> None:
+def check_columns(schema: pa.Schema, table: Any, verb: str) -> None:
+    """Raise SchemaError where rows of this schema do not fit a table."""
     wanted = [(field.name, field.type) for field in as_nullable(pa.schema(map(_plain, table.schema().as_arrow())))]
     given = [(field.name, field.type) for field in as_nullable(schema)]
     if wanted != given:
         shown = [", ".join(f"{name} {kind}" for name, kind in each) for each in (wanted, given)]
         raise SchemaError(
-            f"writeIceberg: the columns of {_name(table)} are {shown[0]}, those of the stream {shown[1]}: bring them"
+            f"{verb}: the columns of {_name(table)} are {shown[0]}, those of the stream {shown[1]}: bring them"
             " to the same names, order and types with select"
         )
 

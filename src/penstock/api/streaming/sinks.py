@@ -27,6 +27,7 @@ from penstock.api.csv_quotes import quoting
 from penstock.api.parquet_sink import file_schema
 from penstock.api.schemas import column_arguments
 from penstock.api.streaming.kafka import kafka_sink
+from penstock.api.streaming.lakes import delta_sink, iceberg_sink
 from penstock.api.streaming.latest import EPOCH
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.api.streaming.places import filesystem_of
@@ -68,6 +69,11 @@ class SinkRequest:
             raise PlanError(f"writeStream: {what} has no folders, so partitionBy means nothing: leave it out")
         if self.path is not None and "path" not in known:
             raise PlanError(f"writeStream: {what} writes to no path")
+
+    def refuse_partitions(self, what: str) -> None:
+        """Raise PlanError where partitionBy was said and means nothing."""
+        if self.partition_by:
+            raise PlanError(f"writeStream: {what} takes no partitionBy: leave it out, or write files of Parquet")
 
     @property
     def uid(self) -> str:
@@ -181,7 +187,20 @@ def kafka(request: SinkRequest) -> Made:
     """Messages in Kafka's topics."""
     if request.path is not None:
         raise PlanError("writeStream: kafka writes to a topic, option('topic', ...), and not to a path")
+    request.refuse_partitions("kafka")
     return kafka_sink(request.options, request.schema, request.uid), QueryHooks()
+
+
+def delta(request: SinkRequest) -> Made:
+    """A Delta Lake table, with a version for each checkpoint that has rows."""
+    request.refuse_partitions("delta")
+    return delta_sink(request.options, request.path, request.schema, request.uid), QueryHooks()
+
+
+def iceberg(request: SinkRequest) -> Made:
+    """An Iceberg table, with a snapshot for each checkpoint that has rows."""
+    request.refuse_partitions("iceberg")
+    return iceberg_sink(request.options, request.path, request.schema, request.uid), QueryHooks()
 
 
 def registered_sink(name: str, request: SinkRequest) -> Made:
@@ -195,6 +214,7 @@ def registered_sink(name: str, request: SinkRequest) -> Made:
             f"writeStream.format({name!r}): there is no such sink: use one of {', '.join(sorted(SINKS))}, a Python"
             " data source that spark.dataSource.register(...) has made known, or a sink of your own"
         )
+    request.refuse_partitions(name)
     queries = {option.lower() for option in QUERY_OPTIONS}
     options = {key: text for key, text in request.options.given().items() if key.lower() not in queries}
     if request.path is not None:
@@ -244,4 +264,6 @@ SINKS: dict[str, Callable[[SinkRequest], Made]] = {
     "memory": memory,
     "console": console,
     "kafka": kafka,
+    "delta": delta,
+    "iceberg": iceberg,
 }

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`writeStream.format("delta")` and `format("iceberg")`: tables that get one commit for each checkpoint with rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.iceberg import check_columns
+from penstock.api.paths import stored_at
+from penstock.api.streaming.options import QUERY_OPTIONS, Options
+from penstock.errors import PlanError, SchemaError
+from penstock.graph import as_nullable
+from penstock.stream.commit_sink import CommitSink
+from penstock.stream.delta_sink import DeltaCommitter, delta_library
+from penstock.stream.iceberg_sink import IcebergCommitter
+from penstock.stream.table_files import WriteTableFiles
+
+_CATALOG = "catalog."
+
+
+def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) -> CommitSink:
+    """A Delta table, made if it is not there; `uid` is the query's."""
+    options.refuse_others("delta", ("path", *QUERY_OPTIONS))
+    path = path or options.text("path")
+    if not path:
+        raise PlanError("writeStream.format('delta') needs a path: start(path)")
+    library = delta_library()
+    uri = path if "://" in path else str(Path(path).expanduser().absolute())
+    try:
+        columns = library.Schema.from_arrow(as_nullable(schema))
+    except Exception as error:
+        raise SchemaError(
+            f"writeStream: Delta Lake has no type for a column of this stream ({error}): bring it to another type"
+        ) from error
+    table = library.DeltaTable.create(uri, columns, mode="ignore")
+    _refuse_table(library, table, columns, uri)
+    filesystem, root = stored_at(uri)
+    folder = f"penstock-{uid}"
+    writing = WriteTableFiles(filesystem, f"{root}/{folder}", as_nullable(schema))
+    return CommitSink(DeltaCommitter(uri, folder, schema), writing, uid)
+
+
+def _refuse_table(library: Any, table: Any, columns: Any, uri: str) -> None:
+    if table.metadata().partition_columns:
+        raise PlanError(f"writeStream: {uri} is partitioned, which format('delta') does not do: write another table")
+    known = library.Schema.from_arrow(as_nullable(pa.schema(table.schema().to_arrow())))
+    theirs, mine = ([(field.name, str(field.type)) for field in each.fields] for each in (known, columns))
+    if theirs != mine or any(not field.nullable for field in table.schema().fields):
+        shown = [", ".join(f"{name} {kind}" for name, kind in each) for each in (theirs, mine)]
+        raise SchemaError(
+            f"writeStream: the columns of {uri} are {shown[0]}, those of the stream {shown[1]}: bring them to the"
+            " same names, order and types, all of which may be null"
+        )
+
+
+def iceberg_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) -> CommitSink:
+    """An Iceberg table that is there, by its name in a catalog; `uid` is the query's."""
+    properties = {key[len(_CATALOG) :]: text for key, text in options.given().items() if key.startswith(_CATALOG)}
+    own = [f"{_CATALOG}{key}" for key in properties]
+    options.refuse_others("iceberg", ("path", "catalog", *own, *QUERY_OPTIONS))
+    name = path or options.text("path")
+    if not name:
+        raise PlanError("writeStream.format('iceberg') needs a table: start('db.name')")
+    committer = IcebergCommitter(name, options.text("catalog") or "default", properties)
+    with committer.loaded() as table:
+        if table.spec().fields:
+            raise PlanError(f"writeStream: {committer.name} is partitioned, which format('iceberg') does not do")
+        check_columns(schema, table, "writeStream")
+        location = table.location()
+    filesystem, root = stored_at(location)
+    scheme, folder = location.removesuffix(root), f"{root}/data/penstock-{uid}"
+    committer = IcebergCommitter(name, committer.catalog, properties, f"{scheme}{folder}")
+    return CommitSink(committer, WriteTableFiles(filesystem, folder, as_nullable(schema)), uid)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta Lake tables as sinks: one version of the table for the rows between two checkpoints.
+
+Each commit carries Delta's own mark for that, an application's transaction: the query and a number that grows. A
+commit whose number the table has is not made again. The library `deltalake` makes the commits.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.checkpoint.errors import CheckpointError
+from penstock.errors import OutsideError, PenstockError
+from penstock.stream.commit_sink import CommitId
+from penstock.stream.table_files import TableFile
+
+_IMPORTANT = ("SchemaMismatchError", "DeltaProtocolError")
+"""Errors of the library that another attempt would meet again."""
+
+
+def delta_library() -> Any:
+    """The module; raises PenstockError that says how to get it."""
+    try:
+        import deltalake
+        import deltalake.exceptions
+        import deltalake.transaction
+    except ImportError as error:
+        raise PenstockError("a Delta table needs the library deltalake: pip install 'penstock[delta]'") from error
+    return deltalake
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaCommitter:
+    """Commits to the table at `uri`, which is there; `folder` is that of the files in it."""
+
+    uri: str
+    folder: str
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        """The place that is written to."""
+        return f"Delta table {self.uri}"
+
+    def check_anew(self, query: str) -> None:
+        """Raise CheckpointError where the table has a commit of this query."""
+        library = delta_library()
+        if not library.DeltaTable.is_deltatable(self.uri):
+            return
+        if library.DeltaTable(self.uri).transaction_version(query) is not None:
+            raise CheckpointError(
+                f"the checkpointLocation is empty, and {self.name} has commits of this query: is the location away?"
+                " Bring it back. To begin anew, which writes all rows again, give another checkpointLocation"
+            )
+
+    def commit(self, commit: CommitId, messages: Sequence[bytes]) -> None:
+        """Name the files in a new version, unless a version has done so."""
+        library = delta_library()
+        files = [TableFile.of(message) for message in messages]
+        try:
+            table = library.DeltaTable(self.uri)
+            known = table.transaction_version(commit.query)
+            if known is not None and known >= commit.version:
+                return
+            mark = library.Transaction(commit.query, commit.version, int(time.time() * 1000))
+            table.create_write_transaction(
+                [self._added(library, file) for file in files],
+                "append",
+                table.schema(),
+                commit_properties=library.CommitProperties(
+                    custom_metadata={"penstock.checkpoint": str(commit.checkpoint)}, app_transactions=[mark]
+                ),
+            )
+        except library.exceptions.DeltaError as error:
+            if type(error).__name__ in _IMPORTANT:
+                raise
+            raise OutsideError(f"{self.name} takes no commit: {type(error).__name__}: {error}") from error
+
+    def _added(self, library: Any, file: TableFile) -> Any:
+        return library.transaction.AddAction(
+            f"{self.folder}/{file.name}",
+            file.size,
+            {},
+            int(time.time() * 1000),
+            data_change=True,
+            stats=json.dumps({"numRecords": file.rows}),
+        )

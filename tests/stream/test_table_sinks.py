@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta and Iceberg tables as sinks: read back version by version by their own libraries, whatever was killed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdings
+from penstock.api.streaming.lakes import delta_sink, iceberg_sink
+from penstock.api.streaming.options import Options
+from penstock.checkpoint.coordinator import CheckpointOptions
+from penstock.checkpoint.errors import CheckpointError
+from penstock.errors import PlanError, ProducerFailedError, SchemaError, TaskCancelledError
+from penstock.record import PartitionerSpec
+from penstock.stream.commit_sink import MESSAGES, CommitSink, message_batch
+from penstock.stream.rate import SCHEMA, RateSource
+from penstock.stream.sinks import SinkOperator
+from penstock.stream.table_files import TableFile
+from penstock_torture.local_query import LocalQuery, linear_graph, location
+
+ROWS = 3000
+OF_KILLS = (TaskCancelledError, ProducerFailedError)
+
+
+@pytest.fixture(scope="module")
+def delta(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The library, used once: its runtime of threads and sockets lives as long as the process."""
+    library = pytest.importorskip("deltalake")
+    folder = str(tmp_path_factory.mktemp("first"))
+    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
+    return library
+
+
+def options(**given: str) -> Options:
+    """The options of a writer."""
+    found = Options("writeStream")
+    for name, value in given.items():
+        found.set(name.replace("__", "."), value)
+    return found
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """A catalog in a file, with an empty table, and what opens it."""
+    library = pytest.importorskip("pyiceberg.catalog")
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
+    catalog = library.load_catalog("here", **properties)
+    catalog.create_namespace("db")
+    catalog.create_table("db.numbers", SCHEMA)
+    yield catalog, {f"catalog__{name}": value for name, value in properties.items()}
+    catalog.close()
+    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
+    concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
+    concurrent._instance = None
+
+
+def written(folder: Path, make: Callable[[], CommitSink], interval: float = 0.05) -> int:
+    """Write numbers by three tasks with kills, in two runs; gives the number of checkpoints that were complete."""
+    chance, completed = random.Random(3), 0
+    timing = CheckpointOptions(interval=interval, tolerable_failures=99)
+    for until in (ROWS // 2, None):
+        sink = make()
+        source = RateSource(3000, partitions=1, num_rows=ROWS)
+        stages = [
+            (1, (), SCHEMA, None),
+            (3, (sink.writing,), MESSAGES, PartitionerSpec("rebalance")),
+            (1, (SinkOperator(sink),), MESSAGES, PartitionerSpec("to_one")),
+        ]
+        with LocalQuery(linear_graph(source, stages), location(folder), timing) as query:
+            query.start()
+            for _ in range(3):
+                query.run(time.monotonic() + chance.uniform(0.05, 0.2))
+                query.kill(chance.choice([(0, 0), (1, 2), (2, 0)]))
+            if until is not None:
+                query.stop()
+            query.run_through()
+            assert not [error for error in query.failures if not isinstance(error, OF_KILLS)]
+            completed += len(query.completed)
+    return completed
+
+
+def test_each_row_is_in_one_version_of_a_delta_table(delta: Any, tmp_path: Path) -> None:
+    """Versions grow by whole checkpoints, none is made twice, and the files are read by the library."""
+    uri = str(tmp_path / "table")
+    completed = written(tmp_path, lambda: delta_sink(options(), uri, SCHEMA, "q"))
+    table = delta.DeltaTable(uri)
+    found = [Counter(version_of(delta, uri, number)) for number in range(table.version() + 1)]
+    assert not found[0]
+    assert all(earlier < later for earlier, later in itertools.pairwise(found))
+    assert found[-1] == Counter(range(ROWS))
+    assert 2 <= table.version() <= completed
+    with pytest.raises(CheckpointError, match="the checkpointLocation is empty, and Delta table"):
+        delta_sink(options(), uri, SCHEMA, "q").check_anew()
+
+
+def version_of(delta: Any, uri: str, number: int) -> list[int]:
+    """The numbers of one version."""
+    values: list[int] = delta.DeltaTable(uri, version=number).to_pyarrow_table()["value"].to_pylist()
+    return values
+
+
+def test_a_commit_of_delta_is_made_once(delta: Any, tmp_path: Path) -> None:
+    """By whoever is told of it again; another driver's number is a greater one; another table is refused."""
+    uri = str(tmp_path / "table")
+    sink = delta_sink(options(), uri, SCHEMA, "q").owned("000001-a")
+    writer = sink.open(0, 1, [])
+    writer.write(message_batch(TableFile("part-0", 10, 3).packed()))
+    state = writer.prepare(5)
+    writer.commit(5)
+    for owner in ("000001-a", "000002-b"):
+        sink.owned(owner).open(0, 1, [state]).commit(5)
+    assert delta.DeltaTable(uri).version() == 1
+    later = sink.owned("000002-b").open(0, 1, [state])
+    later.write(message_batch(TableFile("part-1", 10, 3).packed()))
+    later.prepare(3)
+    later.commit(3)
+    assert delta.DeltaTable(uri).version() == 2
+    with pytest.raises(PlanError, match="has rows to commit to Delta table"):
+        delta_sink(options(), str(tmp_path / "other"), SCHEMA, "q").check([state])
+    with pytest.raises(SchemaError, match="bring them to the same names, order and types"):
+        delta_sink(options(), uri, pa.schema([("value", pa.int64())]), "q")
+
+
+def test_each_row_is_in_one_snapshot_of_an_iceberg_table(lake: tuple[Any, dict[str, str]], tmp_path: Path) -> None:
+    """As for Delta."""
+    catalog, given = lake
+
+    def make() -> CommitSink:
+        return iceberg_sink(options(catalog="here", **given), "db.numbers", SCHEMA, "q")
+
+    completed = written(tmp_path, make, interval=0.25)
+    table = catalog.load_table("db.numbers")
+    scans = [table.scan(snapshot_id=snapshot.snapshot_id) for snapshot in table.snapshots()]
+    found = [Counter(scan.to_arrow()["value"].to_pylist()) for scan in scans]
+    assert all(earlier < later for earlier, later in itertools.pairwise(found))
+    assert found[-1] == Counter(range(ROWS))
+    assert 2 <= len(found) <= completed
+    with pytest.raises(CheckpointError, match="the checkpointLocation is empty, and Iceberg table here"):
+        make().check_anew()
