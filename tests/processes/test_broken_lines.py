@@ -12,22 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from cuttable_proxy import CuttableProxy
+from cut_cluster import CutCluster
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
 from penstock.graph.streaming import StreamingOptions
-from penstock.job.core.result import FinishedJob
 from penstock.job.query_storage import QueryStorage
-from penstock.job.shell.master import JobHandle
 from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
-from penstock_torture import gates as gated
-from penstock_torture.gates import Gates
 from penstock_torture.process_launcher import Nursery
-from process_cluster import STREAMING_PRELOADED, ProcessCluster
+from process_cluster import STREAMING_PRELOADED
 
 pytestmark = pytest.mark.processes
 
@@ -42,52 +38,12 @@ def nursery() -> Iterator[Nursery]:
         yield nursery
 
 
-class CutCluster:
-    """A cluster whose environments reach the JobMaster through a proxy."""
-
-    def __init__(self, nursery: Nursery, lease: str = "20s") -> None:
-        self.proxy: CuttableProxy
-        conf = {"spark.penstock.environment.leaseTimeout": lease}
-        self.cluster = ProcessCluster(nursery, conf=conf, through=self._through)
-
-    def close(self) -> None:
-        """End everything."""
-        self.proxy.mend()
-        self.cluster.close()
-        self.proxy.close()
-
-    def _through(self, address: str) -> str:
-        self.proxy = CuttableProxy(address)
-        return self.proxy.address
-
-
 @pytest.fixture
 def cut(nursery: Nursery) -> Iterator[CutCluster]:
     """A new one for each test."""
     cut = CutCluster(nursery)
     yield cut
     cut.close()
-
-
-def reach(cut: CutCluster, folder: Path, mode: str, phase: str) -> tuple[Gates, JobHandle]:
-    """A job of this mode in this phase: its gates, and its handle."""
-    gates = Gates(str(folder))
-    handle = cut.cluster.submit(gated.stream(gates, mode))
-
-    def has_ended(place: str) -> bool:
-        name = f"/v{'pc'.index(place[0])}.{place[1]}#"
-        return any(name in entry for entry in cut.cluster.trace(handle.job, "task_finished"))
-
-    gates.reach(phase, mode, has_ended)
-    return gates, handle
-
-
-def check(cut: CutCluster, finished: FinishedJob, restarts: bool = False) -> None:
-    """The rows are right, and tasks ran again only where they had to."""
-    again = [name for _, name, _ in finished.result.trace if name in ("restart", "task_restarted")]
-    assert bool(again) == restarts, again
-    found = cut.cluster.read(finished, gated.rows().schema)
-    assert found.sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
 
 
 @pytest.mark.parametrize(
@@ -98,36 +54,36 @@ def test_a_connection_that_breaks_costs_no_row_and_no_restart(
     cut: CutCluster, tmp_path: Path, mode: str, phase: str
 ) -> None:
     """It is cut in mid-job, tasks go on to their ends meanwhile, and it is there again within the lease."""
-    gates, handle = reach(cut, tmp_path, mode, phase)
+    gates, handle = cut.reach(tmp_path, mode, phase)
     known = cut.cluster.attached()
     cut.proxy.cut()
     gates.open_all()
     cut.proxy.wait_refused(6)
     cut.proxy.mend()
-    check(cut, handle.wait(WAIT))
+    cut.check(handle.wait(WAIT))
     assert cut.cluster.attached() == known, "the environments live, with all that they hold"
 
 
 def test_many_short_cuts_cost_nothing(cut: CutCluster, tmp_path: Path) -> None:
     """Each ends whatever is on its way, at another moment."""
-    gates, handle = reach(cut, tmp_path, "hybrid", "writing")
+    gates, handle = cut.reach(tmp_path, "hybrid", "writing")
     for place in ("p0", "p1", "c0", "c1"):
         cut.proxy.cut()
         gates.open(f"write-{place}" if place[0] == "p" else f"read-{place}")
         cut.proxy.wait_refused(1)
         cut.proxy.mend()
     gates.open_all()
-    check(cut, handle.wait(WAIT))
+    cut.check(handle.wait(WAIT))
 
 
 def test_a_connection_that_says_nothing_any_more_is_made_anew(nursery: Nursery, tmp_path: Path) -> None:
     """As with a firewall that has forgotten it: nobody is told, and what is sent is lost; new connections work."""
     cut = CutCluster(nursery, lease="6s")
     try:
-        gates, handle = reach(cut, tmp_path, "pipelined", "writing")
+        gates, handle = cut.reach(tmp_path, "pipelined", "writing")
         cut.proxy.silence()
         gates.open_all()
-        check(cut, handle.wait(WAIT))
+        cut.check(handle.wait(WAIT))
     finally:
         cut.close()
 
@@ -136,13 +92,13 @@ def test_beyond_the_lease_the_environment_ends_and_the_job_runs_again(nursery: N
     """Both sides give up, each by its own clock; new environments do the work once there is a way."""
     cut = CutCluster(nursery, lease="3s")
     try:
-        gates, handle = reach(cut, tmp_path, "pipelined", "writing")
+        gates, handle = cut.reach(tmp_path, "pipelined", "writing")
         known = cut.cluster.attached()
         cut.proxy.cut()
         wait_until(lambda: not cut.cluster.attached(), "the driver gives them up", WAIT)
         cut.proxy.mend()
         gates.open_all()
-        check(cut, handle.wait(WAIT), restarts=True)
+        cut.check(handle.wait(WAIT), restarts=True)
         assert not cut.cluster.attached() & known
     finally:
         cut.close()

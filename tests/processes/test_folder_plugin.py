@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from cut_cluster import CutCluster
 from folder_harness import FolderShuffleService, folder_of
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
@@ -130,6 +131,29 @@ def test_an_environment_that_serves_nobody_is_missed(whole: ProcessCluster, tmp_
     _, again = finish(whole, gates, handle, counted)
     assert "c1" in again
     assert not again & {"p0", "p1"}
+
+
+@pytest.mark.parametrize("is_long", [False, True], ids=["soon mended", "for more than five seconds"])
+def test_a_cut_costs_an_environment_that_serves_nobody_its_tasks_if_it_lasts(
+    nursery: Nursery, shared: Path, tmp_path: Path, is_long: bool
+) -> None:
+    """Nobody can look whether its process is there, so it has five seconds of its lease to come back."""
+    cut = CutCluster(nursery, service=FOLDER)
+    try:
+        gates, handle = cut.reach(tmp_path, "blocking", "writing")
+        known = cut.cluster.attached()
+        assert not [pid for pid in known if listening(pid)]
+        cut.proxy.cut()
+        if is_long:
+            wait_until(lambda: not cut.cluster.attached(), "the driver gives them up", WAIT)
+        else:
+            cut.proxy.wait_refused(2)
+        cut.proxy.mend()
+        gates.open_all()
+        cut.check(handle.wait(WAIT), restarts=is_long)
+        assert bool(cut.cluster.attached() & known) is not is_long
+    finally:
+        cut.close()
 
 
 def test_the_pool_is_seen_where_it_is_mapped(mixed: ProcessCluster) -> None:
