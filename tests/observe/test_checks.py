@@ -108,14 +108,27 @@ def test_memory_beside_the_heap() -> None:
     quiet = {"spark.python.daemon.module": "penstock.daemon", "spark.executor.cores": "4"}
 
     def found(**conf: str) -> Finding:
-        (finding,) = judge_conf({**quiet, **{key.replace("_", "."): v for key, v in conf.items()}}, "yarn", 256 << 20)
+        told = judge_conf({**quiet, **{key.replace("_", "."): v for key, v in conf.items()}}, "yarn", 256 << 20)
+        (finding,) = (each for each in told if each.subject == "memory overhead")
         return finding
 
-    assert "spark.executor.memoryOverhead to 1,280m" in found().advice
+    assert "spark.executor.memoryOverhead to 1,408m" in found().advice
     assert found(spark_executor_memoryOverhead="2g").level is Level.FINE
     assert found(spark_executor_memory="64g").level is Level.FINE
     (fine,) = judge_conf(quiet, "local[2]", 256 << 20)
     assert fine.level is Level.FINE
+
+
+@pytest.mark.parametrize("service", ["local", "spark_ess", "external", "remote", "my_package:Mine"])
+def test_a_cluster_hears_what_its_service_keeps_and_what_is_encrypted(service: str) -> None:
+    """One line for each, on a cluster only; plain text is a doubt."""
+    conf = {"spark.penstock.shuffle.service": service, "spark.penstock.tls.mode": "never"}
+    told = {finding.subject: finding for finding in judge_conf(conf, "spark://h:7077", 0)}
+    assert told["shuffle service"].what.startswith(f"{service}: ")
+    assert told["connections"].level is Level.DOUBTFUL
+    sealed = {finding.subject: finding for finding in judge_conf({}, "spark://h:7077", 0)}
+    assert "a certificate that the driver makes" in sealed["connections"].what
+    assert "connections" not in {finding.subject for finding in judge_conf({}, "local[2]", 0)}
 
 
 def test_workers_are_compared_with_the_driver() -> None:

@@ -40,15 +40,17 @@ def parser() -> argparse.ArgumentParser:
     copies.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     metrics = kinds.add_parser("metrics", help="what it costs that all metrics are on")
     metrics.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
+    tls = kinds.add_parser("tls", help="what it costs that rows between executors are encrypted")
+    tls.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     page = kinds.add_parser("page", help="what it costs that three people have the web page open")
     page.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual turns (1)")
     streaming = kinds.add_parser("streaming", help="streaming queries: rates, checkpoints, latency, recovery")
     streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
     checkpoints = kinds.add_parser("checkpoints", help="checkpoints while a slow operator holds everything back")
     checkpoints.set_defaults(scale=1.0)
-    for kind in (blocking, hybrid, services, latency, copies, metrics, page, streaming, checkpoints):
+    for kind in (blocking, hybrid, services, latency, copies, metrics, tls, page, streaming, checkpoints):
         kind.add_argument("--write", action="store_true", help="put the figures into the pages, beside the others")
-    for kind in (everything, blocking, hybrid, services, latency, copies, metrics, page, streaming, checkpoints):
+    for kind in (everything, blocking, hybrid, services, latency, copies, metrics, tls, page, streaming, checkpoints):
         kind.add_argument("--readme", default="README.md", metavar="FILE", help="where five rows go (README.md)")
         kind.add_argument("--page", default="docs/benchmarks.md", metavar="FILE", help="where all figures go")
     for kind in (
@@ -60,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
         latency,
         copies,
         metrics,
+        tls,
         page,
         streaming,
         checkpoints,
@@ -86,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     latency.set_defaults(bench="latency")
     copies.set_defaults(bench="copies")
     metrics.set_defaults(bench="metrics")
+    tls.set_defaults(bench="tls")
     page.set_defaults(bench="page")
     streaming.set_defaults(bench="streaming")
     checkpoints.set_defaults(bench="checkpoints")

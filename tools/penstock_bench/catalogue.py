@@ -77,6 +77,12 @@ METRICS = Section(
     "channel and the event log on, one with none of them. A figure is the share by which the CPU seconds of all "
     "processes are more, the median of the turns.",
 )
+TLS = Section(
+    "TLS between hosts",
+    "The first exchange of this page on two executors, half of whose rows go from one to the other, in turns in two "
+    "sessions: one encrypted, one in plain text. A figure is the share by which the CPU seconds of all processes are "
+    "more, the median of the turns.",
+)
 PAGE = Section(
     "The web page",
     "The streaming count with a checkpoint each second runs on; in turns the page is closed, and open with three "
@@ -88,7 +94,20 @@ SERVICES = Section(
     "The same exchange through one service and another in turns, in one session; the services are on the same host. "
     "Compare within this table only.",
 )
-SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, SERVICES, ENVIRONMENT, LATENCY, COPIES, METRICS, PAGE, STREAMING, CHECKPOINTS)
+SECTIONS = (
+    BESIDE_SPARK,
+    WIDE,
+    HYBRID,
+    SERVICES,
+    ENVIRONMENT,
+    LATENCY,
+    COPIES,
+    METRICS,
+    TLS,
+    PAGE,
+    STREAMING,
+    CHECKPOINTS,
+)
 """In the order of the page."""
 
 PIPELINED = Row(
@@ -247,6 +266,10 @@ COPY_AGGREGATED = (
 METRICS_EXCHANGE = (
     Row("metrics: exchange by an integer, pipelined", "The first exchange of this page.", METRICS),
     Row("metrics: exchange: at most", _INTERVAL, METRICS),
+)
+TLS_EXCHANGE = (
+    Row("TLS: exchange by an integer, pipelined", "Two executors, an environment process of its own each.", TLS),
+    Row("TLS: exchange: at most", _INTERVAL, TLS),
 )
 METRICS_STREAM = (
     Row("metrics: two sources, two counters", "A streaming count with a checkpoint each second.", METRICS),

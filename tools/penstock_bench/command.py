@@ -38,6 +38,7 @@ from penstock_bench.session import bench_session, collect_garbage, machine
 from penstock_bench.slopes import memory_outcomes, rate_outcome
 from penstock_bench.streaming import SLOTS, recovery_outcome, streaming_outcomes
 from penstock_bench.tables import print_table
+from penstock_bench.tls_cost import tls_outcomes
 from penstock_bench.widths import little_memory_outcomes, width_outcomes
 from wordcount.files import find_demo_files
 
@@ -98,7 +99,7 @@ def bench_sections(kind: str, options: AllOptions) -> int:
 def _all(options: AllOptions) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
-    for measure in (_hybrids, _services, _latencies, _copies, _metrics, _pages, _streams, _checkpoints):
+    for measure in (_hybrids, _services, _latencies, _copies, _metrics, _tls, _pages, _streams, _checkpoints):
         outcomes += measure(options)
     return outcomes
 
@@ -152,6 +153,11 @@ def _pages(options: AllOptions) -> list[Outcome]:
         return page_outcomes(spark, options.scale, say)
 
 
+def _tls(options: AllOptions) -> list[Outcome]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        return tls_outcomes(Path(folder), options.scale, options.repeat, say)
+
+
 def _hybrids(options: AllOptions) -> list[Outcome]:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -179,6 +185,7 @@ KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
     "latency": _latencies,
     "copies": _copies,
     "metrics": _metrics,
+    "tls": _tls,
     "page": _pages,
     "streaming": _streams,
     "checkpoints": _checkpoints,

@@ -42,15 +42,15 @@ def metrics_outcomes(folder: Path, scale: float, repeat: int, say: Say) -> list[
     with ExitStack() as stack:
         sides = {
             True: stack.enter_context(
-                _driver(data, stream_rows, {prefix + key: text for key, text in every.items()})
+                bench_driver(data, stream_rows, {prefix + key: text for key, text in every.items()})
             ),
-            False: stack.enter_context(_driver(data, stream_rows, {})),
+            False: stack.enter_context(bench_driver(data, stream_rows, {})),
         }
         for work, rows, size, labels in (
             ("exchange", data.rows, data.bytes, METRICS_EXCHANGE),
             ("stream", stream_rows, 8 * stream_rows, METRICS_STREAM),
         ):
-            shares = _shares(sides, work, max(TURNS, repeat))
+            shares = side_shares(sides, work, max(TURNS, repeat))
             low, high = interval_of(shares)
             say(f"{labels[0].label}: {np.median(shares):.1f} %, 95 % interval {low:.1f} to {high:.1f} %")
             outcomes.append(Outcome(labels[0], rows, size, tuple(shares), unit=SHARE))
@@ -58,7 +58,8 @@ def metrics_outcomes(folder: Path, scale: float, repeat: int, say: Say) -> list[
     return outcomes
 
 
-def _shares(sides: Mapping[bool, Callable[[str], float]], work: str, turns: int) -> list[float]:
+def side_shares(sides: Mapping[bool, Callable[[str], float]], work: str, turns: int) -> list[float]:
+    """By how much the seconds of the one side are more than the median of the other, in percent, by turn."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(turns + 1):
         for side in (True, False) if turn % 2 else (False, True):
@@ -68,7 +69,7 @@ def _shares(sides: Mapping[bool, Callable[[str], float]], work: str, turns: int)
 
 
 @contextmanager
-def _driver(data: Dataset, stream_rows: int, conf: Mapping[str, str]) -> Iterator[Callable[[str], float]]:
+def bench_driver(data: Dataset, stream_rows: int, conf: Mapping[str, str]) -> Iterator[Callable[[str], float]]:
     """A driver in a process of its own, as a function from the name of some work to its CPU seconds."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

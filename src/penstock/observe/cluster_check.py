@@ -12,6 +12,16 @@ from penstock.observe.host_check import Facts
 _SKEW_SECONDS = 5.0
 _COMPARED = ("penstock", "pyspark", "pyarrow")
 _SERVICE = "spark.penstock.shuffle.service"
+ENVIRONMENT_BYTES = 128 << 20
+"""An environment process beside the pool: 109 MB at most, measured on two executors with 20 million rows."""
+WORKER_BYTES = 256 << 20
+"""A Python worker: 157 MB with a function that holds nothing, measured likewise, and some for a function."""
+_SURVIVES = {
+    "local": "rows go with the environment process that made them: for executors that stay",
+    "spark_ess": "rows outlive executors, and go with their host; blocking exchanges only",
+    "external": "rows outlive executors, and go with their host; blocking exchanges only",
+    "remote": "rows outlive executors and their hosts, and go with the worker that has them; blocking exchanges only",
+}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
@@ -23,7 +33,7 @@ def judge_conf(conf: Mapping[str, str], master: str, network_memory: int) -> lis
     """Spark's settings that do not fit, and one line where all do."""
     found = [finding for finding in _clashes(conf) if finding is not None]
     if not master.startswith("local["):
-        found.append(_overhead(conf, network_memory))
+        found += [_overhead(conf, network_memory), _service(conf), _encryption(conf)]
     if not master.startswith("local[") and conf.get("spark.python.daemon.module") != "penstock.daemon":
         found.append(
             Finding.of(
@@ -92,6 +102,25 @@ def _set(conf: Mapping[str, str], key: str, advice: str) -> Finding | None:
     return Finding.of("Spark's settings", f"{key}=true", wrong=advice) if is_set else None
 
 
+def _service(conf: Mapping[str, str]) -> Finding:
+    """The meaning of the service for what is lost when something goes."""
+    name = conf.get(_SERVICE, "local")
+    return Finding.fine(
+        "shuffle service", f"{name}: {_SURVIVES.get(name, 'a plug-in, which says itself what it keeps')}"
+    )
+
+
+def _encryption(conf: Mapping[str, str]) -> Finding:
+    """The protection of connections between hosts, of ours and of Spark's, in which the secret travels."""
+    if conf.get("spark.penstock.tls.mode", "auto") == "never":
+        return Finding.of(
+            "connections", "in plain text", doubt="set spark.penstock.tls.mode=auto, but on a safe network"
+        )
+    files = conf.get("spark.penstock.tls.certificate", "")
+    what = f"TLS 1.3 off loopback, with {files or 'a certificate that the driver makes'}"
+    return Finding.fine("connections", what)
+
+
 def _overhead(conf: Mapping[str, str], network_memory: int) -> Finding:
     """Python, its Arrow batches and the shared pool live beside the JVM's heap, in the container's overhead."""
     heap = _size(conf.get("spark.executor.memory", "1g"))
@@ -99,11 +128,12 @@ def _overhead(conf: Mapping[str, str], network_memory: int) -> Finding:
     factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.1"))
     overhead = _size(given) if given else max(384 << 20, int(heap * factor))
     workers = int(conf.get("spark.executor.cores", "1"))
-    needed = network_memory + (workers << 28)
+    needed = network_memory + ENVIRONMENT_BYTES + workers * WORKER_BYTES
     what = f"{overhead >> 20:,} MB beside each executor's heap"
     advice = (
-        f"set spark.executor.memoryOverhead to {needed >> 20:,}m or more: {network_memory >> 20:,} MB of the pool and"
-        f" a quarter of a GB for each of {workers} workers (where containers are limited)"
+        f"set spark.executor.memoryOverhead to {needed >> 20:,}m or more: {network_memory >> 20:,} MB of the pool,"
+        f" {ENVIRONMENT_BYTES >> 20} MB for an environment process and {WORKER_BYTES >> 20} MB for each of {workers}"
+        " workers, more if functions hold more (where containers are limited)"
     )
     return Finding.of("memory overhead", what, doubt=advice if overhead < needed else "")
 
