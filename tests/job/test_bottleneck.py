@@ -103,3 +103,16 @@ def test_a_batch_job_that_runs_is_held_back_by_a_stage_that_runs() -> None:
         progress = JobProgress("j1", "job", JobState.RUNNING, 62.0, vertices)
         _, told = JobLoads(2).look(progress, 0.0)
         assert (told and told.name) == named
+
+
+def test_a_task_that_has_just_begun_is_not_in_a_long_call() -> None:
+    """It is silent since it runs, and not since the job does; after some seconds it is in a call."""
+
+    def looked(loads: JobLoads, runs: int, now: float) -> str | None:
+        vertex = VertexProgress(0, "count", 1, runs, 0, {}, ({},), (bool(runs),))
+        _, told = loads.look(JobProgress("j1", "job", JobState.RUNNING, now, (vertex,)), now)
+        return told and told.reason
+
+    loads = JobLoads(2)
+    assert [looked(loads, runs, now) for runs, now in ((0, 0.0), (0, 9.0), (1, 10.0), (1, 11.0))] == [None] * 4
+    assert "a call that has not come back yet" in (looked(loads, 1, 12.0) or "")

@@ -121,6 +121,19 @@ def test_rows_are_gathered_once_however_often_there_is_no_room() -> None:
     assert [value for _, value in writer.given] == [5, 4, 3, 2, 1, 0]
 
 
+def test_a_call_that_waits_lets_its_task_tell_how_far_it_is() -> None:
+    """Once for each wait: a task that says nothing looks as if it worked all the time."""
+    told: list[float] = []
+    writer, metrics = Narrow([]), MetricGroup("test")
+    waiting = Waiting(writer)
+    blocking = BlockingWriter(  # type: ignore[arg-type]
+        writer, waiting, metrics, lambda: told.append(metrics.snapshot()["back_pressured_seconds"])
+    )
+    blocking.write(Split.whole(ROWS, 0))
+    assert len(told) >= 3
+    assert told == sorted(told)
+
+
 def test_a_wait_that_is_told_to_stop_raises() -> None:
     """A write without room ends with its task."""
     host = MemoryHost("here")

@@ -135,7 +135,7 @@ def test_a_stage_that_is_slowed_changes_its_colour_and_is_named(
 ) -> None:
     """The box, its figures and the headline, without anything being asked for again; and all views have something."""
     slow = tmp_path / "slow"
-    with query(cluster, slow, tmp_path / "q"), visit(browser, served.url) as seen:
+    with query(cluster, slow, tmp_path / "q"), visit(browser, f"{served.url}&every=0.5") as seen:
         assert "token" not in seen.page.url
         seen.until(f"{BUSY} < 0.3")
         before = _colour(seen, 1)
@@ -169,7 +169,7 @@ def test_a_finished_job_and_its_log_and_its_report_show_the_same(
     logs = JobLogFiles.at(log)
     write_report(tmp_path / "report.html", logs.documents())
     with contextlib.closing(WebPage(PagePlace(), logs).open()) as replayed:
-        places = [f"{served.url}&job={handle.job}", replayed.url, (tmp_path / "report.html").as_uri()]
+        places = [f"{served.url}&every=0.5&job={handle.job}", replayed.url, (tmp_path / "report.html").as_uri()]
         live, again, sent = (_views(browser, place) for place in places)
     assert "finished" in live["facts"]
     assert "Its time was bounded by" in live["headline"]

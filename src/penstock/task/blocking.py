@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.shuffle import InputGate, Intake, MetricGroup, PartitionEnd, Received, ResultPartitionWriter
 from penstock.shuffle.host import TaskWait
@@ -21,13 +21,21 @@ _LOOK_SECONDS = 0.5
 class BlockingWriter:
     """Writes to one partition; what finds no room waits for it.
 
-    `close` may come from another thread than the writing calls, of which one that waits then raises.
+    `close` may come from another thread than the writing calls, of which one that waits then raises. `on_wait` is
+    called now and then while a call waits.
     """
 
-    def __init__(self, writer: ResultPartitionWriter, waiting: TaskWait, metrics: MetricGroup) -> None:
+    def __init__(
+        self,
+        writer: ResultPartitionWriter,
+        waiting: TaskWait,
+        metrics: MetricGroup,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self._writer = writer
         self._waiting = waiting
         self._metrics = metrics
+        self._on_wait = on_wait
         self._lock = threading.Lock()
 
     def setup(self) -> Intake:
@@ -79,6 +87,7 @@ class BlockingWriter:
         finally:
             self._metrics.set("is_back_pressured", 0)
             self._metrics.add("back_pressured_seconds", time.monotonic() - began)
+        self._on_wait()
 
 
 class BlockingInput:

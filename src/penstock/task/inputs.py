@@ -10,7 +10,7 @@ looked at meanwhile, if it is there.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -58,10 +58,17 @@ class InputSide:
 
 
 class TaskInput:
-    """Iterates over the batches of a task's gates; counts the time it waited."""
+    """Iterates over the batches of a task's gates; counts the time it waited, and calls `on_wait` meanwhile."""
 
-    def __init__(self, gates: Sequence[InputGate], control: TaskControl, metrics: MetricGroup | None = None) -> None:
+    def __init__(
+        self,
+        gates: Sequence[InputGate],
+        control: TaskControl,
+        metrics: MetricGroup | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self._metrics = metrics
+        self._on_wait = on_wait
         self._gates = gates
         self._control = control
         self._sides: list[InputSide] = []
@@ -99,13 +106,10 @@ class TaskInput:
             self._control.check_cancelled()
             if any(other.is_empty() for other in self._needed if other is not side):
                 raise EmptySideError
-            began = time.monotonic()
-            try:
-                batch = side.next(_CANCEL_SECONDS)
-            except TimeoutError:
+            has_come, batch = self._next(side)
+            if not has_come:
+                self._on_wait()
                 continue
-            finally:
-                self.idle_seconds += time.monotonic() - began
             if batch is None:
                 break
             yield batch
@@ -113,3 +117,13 @@ class TaskInput:
             gate.descriptor.await_confirmation for gate in self._gates
         ):
             self._control.await_producers()
+
+    def _next(self, side: InputSide) -> tuple[bool, pa.RecordBatch | None]:
+        """Tell whether something has come in time: a batch, or the end as None."""
+        began = time.monotonic()
+        try:
+            return True, side.next(_CANCEL_SECONDS)
+        except TimeoutError:
+            return False, None
+        finally:
+            self.idle_seconds += time.monotonic() - began

@@ -137,7 +137,7 @@ class _Task:
             descriptor = result_partition(plan.graph, plan.vertex, output)
             environment = environment_of(descriptor.shuffle.service)
             (made,) = environment.create_result_partition_writers(self._owner, [descriptor])
-            target = BlockingWriter(made, self._control, self._owner.metrics)
+            target = BlockingWriter(made, self._control, self._owner.metrics, self._tell)
             self._targets.append(target)
             intake = target.setup()
             partitioner = exchange_of(plan.graph, output.edge).build(
@@ -156,7 +156,7 @@ class _Task:
             (gate,) = environment_of(edge.service).create_input_gates(self._owner, [input_gate(graph, deployed)])
             self._gates.append(gate)
             gate.setup()
-        self._input = TaskInput(self._gates, self._control, self._owner.metrics)
+        self._input = TaskInput(self._gates, self._control, self._owner.metrics, self._tell)
 
     def inputs(self, rows: Iterator[pa.RecordBatch] | None) -> list[Iterator[pa.RecordBatch]]:
         """The batches to work on, one iterator for each side; one for a vertex without `combine`."""
@@ -277,6 +277,10 @@ class _Task:
         """Between batches: stop if told to, and say how far it is."""
         self._end_forked()
         self._control.check_cancelled()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say how far it is, where that is due; also while it waits: who is silent looks as if it worked."""
         now = time.monotonic()
         if now - self._reported >= _REPORT_SECONDS:
             self._reported = now

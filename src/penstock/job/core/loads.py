@@ -53,7 +53,7 @@ class Loads:
 
 def _looked(known: _Known, figures: Mapping[str, float], runs: bool, now: float) -> Load:
     if not runs:
-        known.figures, known.load = {}, Load()
+        known.figures, known.since, known.load = {}, now, Load()
     elif figures.get("seconds", 0.0) != known.figures.get("seconds", 0.0):
         known.load = _added(known.load, load_of(figures, known.figures))
         known.figures, known.since = figures, now
