@@ -1,58 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of one application at the host service: buffers in which bytes wait between disk and network.
+"""The memory of one application at the host service: buffers in which bytes wait between disk and network. Pure.
 
-Rules: each application has its own, up to a limit, in buffers of `CHUNK_BYTES`. One that
-finds none waits in line. They are given up when the application has no connection any more.
+Rules: each application has its own, up to a limit, in buffers of `CHUNK_BYTES`. A connection that holds none gets one
+in any case: else those of its application that nobody reads just now could hold all, while the task that they wait
+for waits for this one. Others wait in line. Buffers beyond the limit are given up when they come back.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from penstock.external.requests import CHUNK_BYTES
 
 
 class ChunkMemory:
-    """Up to `most` buffers."""
+    """Up to `most` buffers, and one for each connection that has no other."""
 
     def __init__(self, most: int) -> None:
         self._most = max(1, most)
         self._made = 0
         self._free: list[memoryview] = []
-        self._line: deque[asyncio.Future[memoryview]] = deque()
+        self._line: deque[Callable[[], None]] = deque()
 
     @property
     def bytes(self) -> int:
         """The bytes that it takes."""
         return self._made * CHUNK_BYTES
 
-    async def take(self) -> memoryview:
-        """A buffer, as soon as there is one."""
+    def take(self, *, is_only: bool) -> memoryview | None:
+        """A buffer; None where all are taken, and it would not be the only one of its connection."""
         if self._free:
             return self._free.pop()
-        if self._made < self._most:
-            self._made += 1
-            return memoryview(bytearray(CHUNK_BYTES))
-        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._line.append(future)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self.give_back(future.result())
-            raise
+        if self._made >= self._most and not is_only:
+            return None
+        self._made += 1
+        return memoryview(bytearray(CHUNK_BYTES))
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Call this, once, when a buffer is free."""
+        if wake not in self._line:
+            self._line.append(wake)
 
     def give_back(self, buffer: memoryview) -> None:
-        """A buffer is free again: whoever waits longest has it."""
-        while self._line:
-            future = self._line.popleft()
-            if not future.done():
-                future.set_result(buffer)
-                return
-        self._free.append(buffer)
+        """A buffer is free again: whoever waits longest may look for it."""
+        if self._made > self._most:
+            self._made -= 1
+        else:
+            self._free.append(buffer)
+        if self._line and self._free:
+            self._line.popleft()()
 
-    def clear(self) -> None:
-        """Give up what is free."""
-        self._made -= len(self._free)
-        self._free.clear()
+    def leave(self, wake: Callable[[], None]) -> None:
+        """Somebody waits no more; idempotent."""
+        if wake in self._line:
+            self._line.remove(wake)
+            if self._line and self._free:
+                self._line.popleft()()

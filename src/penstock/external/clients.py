@@ -9,12 +9,13 @@ has failed. A connection asks `MOST_AT_ONCE` things at a time, and no more.
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.frames import HEADER, FrameReader, OutgoingFrame
@@ -60,6 +61,15 @@ _PEER = struct.Struct("3i")
 Message = tuple[int, memoryview]
 
 
+class Fetch(NamedTuple):
+    """A FETCH: its call, the partition's number, offset and bytes."""
+
+    call: int
+    number: int
+    offset: int
+    length: int
+
+
 class ClientSession:
     """The core of one connection, and the tasks that answer it."""
 
@@ -73,6 +83,10 @@ class ClientSession:
         self._memory = memory
         self._out: deque[OutgoingFrame] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._fetches: deque[Fetch] = deque()
+        """Those that wait for memory."""
+        self._held = 0
+        """The buffers that this connection holds."""
         self._writing: set[int] = set()
         if account is not None:
             account.connections += 1
@@ -80,12 +94,12 @@ class ClientSession:
     def receive(self, message: Message) -> None:
         """Begin to answer a question."""
         kind, body = message
-        if len(self._under_way) >= MOST_AT_ONCE:
+        if len(self._under_way) + len(self._fetches) >= MOST_AT_ONCE:
             raise ProtocolError(f"more than {MOST_AT_ONCE} questions came at once")
         try:
             if kind == FETCH and self.account is not None:
-                fetch = FETCH_BODY.unpack(body)
-                self._begin(self._fetched(self.account, *fetch), fetch[0])
+                self._fetches.append(Fetch(*FETCH_BODY.unpack(body)))
+                self._fetch()
             elif kind == LinkFrameType.CALL:
                 number, method, plain, _ = read_call(body)
                 request = from_wire(_METHODS[method], plain)
@@ -105,6 +119,7 @@ class ClientSession:
 
     def connection_lost(self, error: BaseException | None = None) -> None:
         """Give up what it was writing, and what is under way."""
+        self._fetches.clear()
         for task in list(self._under_way):
             task.cancel()
         out, self._out = self._out, deque()
@@ -114,6 +129,7 @@ class ClientSession:
         account = self.account
         if account is None:
             return
+        self._memory(account).leave(self._fetch)
         account.connections -= 1
         account.seen = time.monotonic()
         for number in self._writing:
@@ -136,19 +152,36 @@ class ClientSession:
         self._out.append(OutgoingFrame((data,), len(data)))
         self.wake()
 
-    async def _fetched(self, account: Account, call: int, number: int, offset: int, length: int) -> None:
-        if not 0 < length <= CHUNK_BYTES:
-            raise ProtocolError(f"{length} bytes were asked for at once: {CHUNK_BYTES} is the limit")
-        memory = self._memory(account)
-        buffer = await memory.take()
+    def _fetch(self) -> None:
+        """Begin what there is memory for."""
+        account = self.account
+        while self._fetches and account is not None:
+            memory = self._memory(account)
+            buffer = memory.take(is_only=not self._held)
+            if buffer is None:
+                memory.wait(self._fetch)
+                return
+            fetch = self._fetches.popleft()
+            self._held += 1
+            self._begin(self._fetched(account, fetch, buffer), fetch.call)
+
+    def _give_back(self, memory: ChunkMemory, buffer: memoryview) -> None:
+        self._held -= 1
+        memory.give_back(buffer)
+        self._fetch()
+
+    async def _fetched(self, account: Account, fetch: Fetch, buffer: memoryview) -> None:
+        memory, length = self._memory(account), fetch.length
         try:
-            await self._keeper.read(account, number, offset, buffer[:length])
+            if not 0 < length <= CHUNK_BYTES:
+                raise ProtocolError(f"{length} bytes were asked for at once: {CHUNK_BYTES} is the limit")
+            await self._keeper.read(account, fetch.number, fetch.offset, buffer[:length])
         except BaseException:
-            memory.give_back(buffer)
+            self._give_back(memory, buffer)
             raise
-        head = HEADER.pack(HEADER.size + CHUNK_HEAD.size + length, CHUNK, 0) + CHUNK_HEAD.pack(call)
-        frame = OutgoingFrame((head, buffer[:length]), len(head) + length, lambda: memory.give_back(buffer))
-        self._out.append(frame)
+        head = HEADER.pack(HEADER.size + CHUNK_HEAD.size + length, CHUNK, 0) + CHUNK_HEAD.pack(fetch.call)
+        recycle = functools.partial(self._give_back, memory, buffer)
+        self._out.append(OutgoingFrame((head, buffer[:length]), len(head) + length, recycle))
         self.bytes_given += length
         self.wake()
 
@@ -159,6 +192,8 @@ class ClientSession:
         account = self.account
         if account is None:
             raise AuthenticationError("the first word must say which application this is")
+        if self._keeper.accounts.find(account.key.name) is not account:
+            raise AuthenticationError(f"the application {account.key.title} is over: nothing of it is kept any more")
         if isinstance(request, BeginPartition):
             self._begin_partition(account, number, request)
             return

@@ -221,11 +221,12 @@ class Keeper:
                 self._drop(account, kept, KeptState.RELEASED, "")
 
     def forget_job(self, account: Account, job: str) -> None:
-        """Say nothing more of a job's partitions that have no files."""
+        """A job is over, and nobody wants anything of it: say nothing more of it, and keep nothing."""
         for kept in account.of_job(job):
-            if kept.state in _GONE:
-                account.remove(kept)
-                self._write_if_possible(functools.partial(self._catalogue.remove, kept))
+            folder, kept.folder, kept.state = kept.folder, "", KeptState.RELEASED
+            self._remove(folder)
+            account.remove(kept)
+            self._write_if_possible(functools.partial(self._catalogue.remove, kept))
 
     def held(self, account: Account) -> tuple[PartitionId, ...]:
         """The application's partitions with files."""

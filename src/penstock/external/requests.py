@@ -154,7 +154,7 @@ class ReleaseKept(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class ForgetJob(Request[Done]):
-    """A job is over: nothing is said of its released and failed partitions any more."""
+    """A job is over, and nobody wants anything of it: all goes, also what attempts that were killed have left."""
 
     job: str
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.connection.door import Door
@@ -31,6 +30,8 @@ from penstock.external.requests import CHUNK_BYTES
 
 log = logging.getLogger("penstock.external")
 
+_STRANGERS, _STRANGERS_OF_ONE = 4096, 1024
+"""Tasks of one user that come at once; each says who it is with its first word."""
 _SOCKET_PATH = 100
 """Linux takes 107 bytes."""
 
@@ -43,7 +44,7 @@ class ServiceServer:
         self._most = memory // CHUNK_BYTES
         self._memories: dict[str, ChunkMemory] = {}
         self._sessions: dict[FrameConnection[Message], ClientSession] = {}
-        self._strangers = Unauthenticated[FrameConnection[Message]]()
+        self._strangers = Unauthenticated[FrameConnection[Message]](_STRANGERS, _STRANGERS_OF_ONE)
         self._listeners: list[Listener | SocketListener] = []
         self._door = Door[Endpoint](Service.EXTERNAL, keeper, self._enter)
         self._given: dict[str, int] = {}
@@ -90,13 +91,6 @@ class ServiceServer:
         self._door.close()
         for connection in list(self._sessions):
             connection.close()
-
-    def hang_up(self, accounts: Iterable[Account]) -> None:
-        """Close the connections of applications that are over."""
-        gone = {account.key.name for account in accounts}
-        for connection, session in list(self._sessions.items()):
-            if session.account is not None and session.account.key.name in gone:
-                connection.close()
 
     def _enter(self, endpoint: Endpoint, identity: str) -> None:
         account = self._keeper.accounts.find(identity)

@@ -2,13 +2,13 @@
 """A writer's line to the service of its own host: questions over the Unix socket, and the files it is lent.
 
 Rules: it waits in steps of a twentieth of a second, and looks in between whether its task is to stop. A service that
-is not there, as while it is restarted, is waited for; one that goes while a partition is written takes it along.
+is not there, as while it is restarted, is waited for; one that goes while a partition is written, or gives no answer
+for a minute, takes it along.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import socket
 import time
@@ -28,6 +28,7 @@ from penstock.shuffle.requests import Request
 A = TypeVar("A")
 _LOOK_SECONDS = 0.05
 _PAUSE_SECONDS = 0.1
+_ANSWER_SECONDS = 60.0
 _LAST_SECONDS = 2.0
 _LENT = 2
 
@@ -40,7 +41,7 @@ class HostLine:
         self._check = check
         self._patience = patience
         self._calls = 0
-        self._deadline = math.inf
+        self._seconds = _ANSWER_SECONDS
         self._socket = self._connected()
         try:
             self.introduced: Introduced = self.ask(Introduce(key.title, key.key))
@@ -68,7 +69,7 @@ class HostLine:
     def tell(self, request: Request[Done]) -> None:
         """A last word, also of a task that was told to stop."""
         self._check = lambda: None
-        self._deadline = time.monotonic() + _LAST_SECONDS
+        self._seconds = _LAST_SECONDS
         self.ask(request)
 
     def close(self) -> None:
@@ -90,7 +91,6 @@ class HostLine:
                         " spark.penstock.external.socket to where it is"
                     ) from error
             else:
-                connected.settimeout(_LOOK_SECONDS)
                 return connected
             self._check()
             time.sleep(_PAUSE_SECONDS)
@@ -99,9 +99,12 @@ class HostLine:
         self._calls += 1
         lent: list[int] = []
         try:
+            deadline = time.monotonic() + self._seconds
+            self._socket.settimeout(self._seconds)
             self._socket.sendall(call_frame(self._calls, request.METHOD, to_wire(request)))
-            length, _, _ = HEADER.unpack(self._received(HEADER.size, lent))
-            body = self._received(length - HEADER.size, lent)
+            self._socket.settimeout(_LOOK_SECONDS)
+            length, _, _ = HEADER.unpack(self._received(HEADER.size, lent, deadline))
+            body = self._received(length - HEADER.size, lent, deadline)
             _, plain = read_reply(memoryview(body))
             return from_wire(request.ANSWER, raise_for_error(plain)), lent
         except OSError as error:
@@ -114,15 +117,15 @@ class HostLine:
             self._close_all(lent)
             raise
 
-    def _received(self, size: int, lent: list[int]) -> bytes:
+    def _received(self, size: int, lent: list[int], deadline: float) -> bytes:
         data = b""
         while len(data) < size:
             self._check()
             try:
                 more, found, _, _ = socket.recv_fds(self._socket, size - len(data), _LENT, socket.MSG_CMSG_CLOEXEC)
             except TimeoutError:
-                if time.monotonic() > self._deadline:
-                    raise
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no answer within {self._seconds:.0f} s") from None
                 continue
             lent += found
             if not more:

@@ -86,6 +86,7 @@ class ExternalMaster:
         self._waiting: dict[str, list[PartitionId]] = {}
         """By service: what is to be released with the next call."""
         self._renewing: asyncio.Task[None] | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to say that the application is there."""
@@ -105,6 +106,8 @@ class ExternalMaster:
     def unregister_job(self, job: str) -> None:
         """A job is over; results of it that are still held stay."""
         self._over.add(job)
+        if not self._held.get(job):
+            self._forget_soon(job)
 
     async def register_partition_with_producer(
         self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
@@ -131,10 +134,7 @@ class ExternalMaster:
         held.discard(descriptor.partition)
         await self._release(descriptor)
         if not held and job in self._over:
-            self._over.discard(job)
-            self._held.pop(job, None)
-            addresses = self._addresses.pop(job, set())
-            await asyncio.gather(*(self._tell(address, [ForgetJob(job)]) for address in addresses))
+            await self._forget(job)
 
     async def keep_result(
         self, name: str, schema: bytes, partitions: Sequence[ShuffleDescriptor]
@@ -145,6 +145,20 @@ class ExternalMaster:
     async def find_result(self, name: str) -> tuple[bytes, list[ShuffleDescriptor]] | None:
         """The schema and partitions of a result, as this host's service knows it."""
         return await KeptResults(self._key, self._settings).find(name)
+
+    def _forget_soon(self, job: str) -> None:
+        try:
+            task = asyncio.get_running_loop().create_task(self._forget(job))
+        except RuntimeError:  # no loop runs any more: the application is about to end, and all of it goes
+            return
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def _forget(self, job: str) -> None:
+        self._over.discard(job)
+        self._held.pop(job, None)
+        addresses = self._addresses.pop(job, set())
+        await asyncio.gather(*(self._tell(address, [ForgetJob(job)]) for address in addresses))
 
     async def _release(self, descriptor: ShuffleDescriptor) -> None:
         """Releases at the same time share a call."""
@@ -165,4 +179,5 @@ class ExternalMaster:
             await asyncio.to_thread(call, self._key, address, requests, _CALL_SECONDS, self._protection)
         except (PenstockError, OSError) as error:
             what = ", ".join(each.METHOD for each in requests)
-            _LOG.warning("%s was not told of %s: its lease of this application ends it: %s", address, what, error)
+            level = logging.DEBUG if what == RenewLease.METHOD else logging.WARNING  # a service may know nothing yet
+            _LOG.log(level, "%s was not told of %s: its lease of this application ends it: %s", address, what, error)
