@@ -81,22 +81,22 @@ def test_what_is_written_is_read_back_by_pyspark(spark: Any, tmp_path: Path) -> 
     fields = [field.partition(" ")[0] for field in columns.split(", ")]
     expected = spark.read.parquet(str(tmp_path / "in"))
 
-    def run(form: str, kept: list[str], folder: str) -> None:
-        stream = penstock.readStream(spark).schema(expected.schema).parquet(str(tmp_path / "in")).select(*kept)
+    def start(form: str, kept: list[str], folder: str) -> Any:
+        reader = penstock.readStream(spark).schema(expected.schema).option("numPartitions", 1)
+        stream = reader.parquet(str(tmp_path / "in")).select(*kept)
         writer = stream.writeStream.format(form).partitionBy("k").trigger(availableNow=True)
         writer.option("checkpointLocation", str(tmp_path / f"{folder}-checkpoints"))
         if form == "csv":
             writer.option("nullValue", "NULL")  # by its own nullValue Spark takes empty strings for null
-        query = writer.toTable(folder) if folder == "day.odd_rows" else writer.start(str(tmp_path / folder))
-        query.awaitTermination()
+        return writer.toTable(folder) if folder == "day.odd_rows" else writer.start(str(tmp_path / folder))
 
     def rows(frame: Any, kept: list[str]) -> list[str]:
         return sorted(map(str, frame.select(*kept).collect()))
 
     everything = [*fields, "l", "m", "t"]
-    run("csv", fields, "csv")
-    run("json", everything, "json")
-    run("parquet", everything, "day.odd_rows")
+    queries = [start("csv", fields, "csv"), start("json", everything, "json")]
+    for query in [*queries, start("parquet", everything, "day.odd_rows")]:
+        query.awaitTermination()
     held = columns.removeprefix("k string, ")
     read = spark.read.schema(f"{held}, k string")
     assert rows(read.csv(str(tmp_path / "csv"), nullValue="NULL"), fields) == rows(expected, fields)

@@ -39,6 +39,11 @@ def test_words_of_files_that_arrive(printed: Callable[..., str]) -> None:
     assert printed("streaming_words.py").split()[:2] == ["the", "15"]
 
 
+def test_a_day_of_orders(printed: Callable[..., str]) -> None:
+    """Each run goes on where the one before it ended."""
+    assert "60 orders of ch" in printed("streaming_day.py")
+
+
 def test_sessions_are_closed_by_timers(printed: Callable[..., str]) -> None:
     """Each of fifty clicks, whichever they are."""
     assert "60 sessions, 60 of 50 clicks" in printed("click_sessions.py")
