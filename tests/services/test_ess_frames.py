@@ -134,7 +134,7 @@ def test_requests_are_as_spark_writes_them() -> None:
 @pytest.mark.parametrize("body", [b"", b"\x03", b"\x04" + bytes(12), b"\x03" + bytes(20)])
 def test_answers_of_another_kind_are_refused(body: bytes) -> None:
     """An answer is of the asked kind and whole, or a ProtocolError."""
-    for reader in (messages.read_stream, messages.read_removed, messages.read_folders):
+    for reader in (messages.read_stream, messages.read_folders):
         with pytest.raises(ProtocolError):
             reader(body)
 

@@ -31,7 +31,6 @@ class LastSavepoint:
     def __init__(self, save: Save) -> None:
         self._save = save
         self._path = ""
-        self._is_written = False
         self._error: PenstockError | None = None
 
     def ask(self, path: str, *, is_active: bool) -> None:

@@ -80,16 +80,47 @@ class SenderCredit:
             raise AssertionError(f"credit {self.credit} + spent {self.spent} != granted {self.granted}")
 
 
-class ReceiverCredit:
-    """The buffers of one remote input channel, by segment index."""
+class HeldBuffers:
+    """The buffers of one remote input channel, by segment index, while their bytes are looked at."""
+
+    __slots__ = ("_exclusive", "_held", "_released", "_source")
+
+    def __init__(self, exclusive: Sequence[int], source: FloatingSource) -> None:
+        self._exclusive = frozenset(exclusive)
+        self._held: set[int] = set()
+        self._source = source
+        self._released = False
+
+    @property
+    def initial(self) -> int:
+        """The buffers that it begins with: the credit that goes with the PARTITION_REQUEST."""
+        return len(self._exclusive)
+
+    @property
+    def held(self) -> int:
+        """Buffers filled and not yet recycled."""
+        return len(self._held)
+
+    def _returned(self, segment: int) -> bool:
+        """The consumer is done with a buffer; True if it is the channel's own, and free."""
+        if segment not in self._held:
+            raise ValueError(f"segment {segment} is not held by this channel: recycled twice, or another channel's")
+        self._held.remove(segment)
+        if segment not in self._exclusive:
+            self._source.return_floating(segment)
+        elif self._released:
+            self._source.return_exclusive(segment)
+        else:
+            return True
+        return False
+
+
+class ReceiverCredit(HeldBuffers):
+    """The buffers of a channel whose sender is told of each."""
 
     __slots__ = (
-        "_exclusive",
         "_free_exclusive",
         "_free_floating",
-        "_held",
-        "_released",
-        "_source",
         "_waiting",
         "announced",
         "on_unannounced",
@@ -98,31 +129,19 @@ class ReceiverCredit:
     )
 
     def __init__(self, exclusive: Sequence[int], source: FloatingSource) -> None:
-        self._exclusive = frozenset(exclusive)
+        super().__init__(exclusive, source)
         self._free_exclusive = list(exclusive)
         self._free_floating: list[int] = []
-        self._held: set[int] = set()
-        self._source = source
-        self._waiting = self._released = False
+        self._waiting = False
         self.announced = self.required = len(self._free_exclusive)
         self.unannounced = 0
         self.on_unannounced: Callable[[], None] = lambda: None
         """Called when `unannounced` turns from zero."""
 
     @property
-    def initial(self) -> int:
-        """The credit that goes with the PARTITION_REQUEST."""
-        return len(self._exclusive)
-
-    @property
     def free(self) -> int:
         """Buffers ready for incoming data."""
         return len(self._free_exclusive) + len(self._free_floating)
-
-    @property
-    def held(self) -> int:
-        """Buffers filled and not yet recycled."""
-        return len(self._held)
 
     def figures(self) -> dict[str, float]:
         """Credits at the sender or on their way, its backlog as it was told last, and the buffers here."""
@@ -152,14 +171,7 @@ class ReceiverCredit:
 
     def recycle(self, segment: int) -> None:
         """The consumer is done with a buffer it got from `take`."""
-        if segment not in self._held:
-            raise ValueError(f"segment {segment} is not held by this channel: recycled twice, or another channel's")
-        self._held.remove(segment)
-        if segment not in self._exclusive:
-            self._source.return_floating(segment)
-        elif self._released:
-            self._source.return_exclusive(segment)
-        else:
+        if self._returned(segment):
             self._free_exclusive.append(segment)
             if self.free > self.required and self._free_floating:
                 self._source.return_floating(self._free_floating.pop())

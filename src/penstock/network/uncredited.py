@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.network.ledger import FloatingSource
+from penstock.network.ledger import FloatingSource, HeldBuffers
 
 
 class OpenSender:
@@ -46,7 +46,7 @@ class OpenSender:
         """There is nothing to take back."""
 
 
-class PooledBuffers:
+class PooledBuffers(HeldBuffers):
     """The buffers of one channel whose sender knows nothing of them, with the members of `ReceiverCredit`.
 
     `level` is that of its gate.
@@ -54,15 +54,11 @@ class PooledBuffers:
 
     __slots__ = (
         "_backlog",
-        "_exclusive",
         "_free",
         "_go_on",
-        "_held",
         "_is_listening",
         "_kept",
         "_level",
-        "_released",
-        "_source",
         "on_unannounced",
     )
 
@@ -70,33 +66,21 @@ class PooledBuffers:
     """Nobody is told of a buffer."""
 
     def __init__(self, exclusive: Sequence[int], source: FloatingSource, level: WaterLevel) -> None:
-        self._exclusive = frozenset(exclusive)
+        super().__init__(exclusive, source)
         self._free = list(exclusive)
         self._kept: int | None = None
         """A floating segment that came for a frame that waits."""
-        self._held: set[int] = set()
-        self._source = source
         self._level = level
         self._go_on: Callable[[], None] | None = None
-        self._is_listening = self._released = False
+        self._is_listening = False
         self._backlog = 0
         self.on_unannounced: Callable[[], None] = lambda: None
         """Never called."""
 
     @property
-    def initial(self) -> int:
-        """The buffers that it begins with."""
-        return len(self._exclusive)
-
-    @property
     def free(self) -> int:
         """Buffers that it has at hand."""
         return len(self._free) + (self._kept is not None)
-
-    @property
-    def held(self) -> int:
-        """Buffers filled and not yet recycled."""
-        return len(self._held)
 
     def figures(self) -> dict[str, float]:
         """No credit, the sender's backlog as it was told last, and the buffers here."""
@@ -132,14 +116,7 @@ class PooledBuffers:
 
     def recycle(self, segment: int) -> None:
         """The consumer is done with a buffer it got from `take`."""
-        if segment not in self._held:
-            raise ValueError(f"segment {segment} is not held by this channel: recycled twice, or another channel's")
-        self._held.remove(segment)
-        if segment not in self._exclusive:
-            self._source.return_floating(segment)
-        elif self._released:
-            self._source.return_exclusive(segment)
-        else:
+        if self._returned(segment):
             self._free.append(segment)
             self._call()
         self._level.move(-1)

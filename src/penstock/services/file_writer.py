@@ -66,8 +66,6 @@ class FileStore(Protocol):
 class RowsAlone:
     """The calls of a `ResultPartitionWriter` that a blocking partition has no use for."""
 
-    has_pending = False
-
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
 
@@ -89,6 +87,8 @@ class RowsAlone:
 
 class FileWriter(RowsAlone):
     """A `ResultPartitionWriter`."""
+
+    has_pending = False
 
     def __init__(
         self, host: TaskHost, owner: OwnerContext, descriptor: ResultPartitionDescriptor, store: FileStore

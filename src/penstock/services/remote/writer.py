@@ -10,22 +10,20 @@ from __future__ import annotations
 import concurrent.futures
 import secrets
 
-from penstock.errors import PenstockError, ProtocolError, TaskCancelledError
+from penstock.errors import PenstockError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_writer import RegionWriter
 from penstock.remote import messages as ask
 from penstock.services.file_rows import FileRows
+from penstock.services.file_writer import RowsAlone
 from penstock.services.remote.block_sink import BlockSink
 from penstock.services.remote.client import RemoteClient
 from penstock.services.remote.push_queue import PushedBlock
 from penstock.services.remote.pusher import Pusher
 from penstock.settings import BlockingSettings
 from penstock.shuffle import (
-    EndOfData,
     EndOfPartition,
-    Event,
-    EventKind,
     Intake,
     OwnerContext,
     PartitionEnd,
@@ -37,7 +35,7 @@ from penstock.shuffle.splits import Split
 _WRITER_BITS = 63
 
 
-class RemoteWriter:
+class RemoteWriter(RowsAlone):
     """A `ResultPartitionWriter`."""
 
     def __init__(
@@ -48,10 +46,10 @@ class RemoteWriter:
         settings: BlockingSettings,
         client: RemoteClient,
     ) -> None:
+        super().__init__(descriptor.shuffle.partition)
         self._host = host
         self._metrics = owner.metrics
         self._client = client
-        self._partition = descriptor.shuffle.partition
         self._rows = FileRows(descriptor)
         number = secrets.randbits(_WRITER_BITS)
         wanted = descriptor.partition
@@ -84,21 +82,6 @@ class RemoteWriter:
             return 0
         self._rows.append(self._regions, split)
         return split.rows
-
-    def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
-        """Refuse all but the end of the data, which needs no word: raises ProtocolError."""
-        if not isinstance(event, EndOfData):
-            raise ProtocolError(f"{self._partition}: a {type(event).__name__} has no place in a blocking partition")
-
-    def end_epoch(self, payload: bytes, kind: EventKind, *, keep_overtaken: bool = False) -> None:
-        """Raise ProtocolError."""
-        raise ProtocolError(f"{self._partition}: a blocking partition has no epochs")
-
-    def overtaken(self) -> None:
-        """Nothing is overtaken."""
-
-    def flush(self) -> None:
-        """Do nothing: a blocking partition is visible when it is finished."""
 
     def finish(self) -> PartitionEnd | None:
         """Push what is held, and have all of it committed; None until that is done."""

@@ -14,11 +14,10 @@ from penstock.errors import ProtocolError
 
 SUB_FOLDERS = 64
 """The folders below each registered one, over which files are spread: Spark's own number."""
-_REGISTER, _STREAM, _REMOVE, _REMOVED, _FETCH, _ASK_FOLDERS, _FOLDERS = 2, 3, 7, 8, 9, 10, 11
+_REGISTER, _STREAM, _REMOVE, _FETCH, _ASK_FOLDERS, _FOLDERS = 2, 3, 7, 9, 10, 11
 _MANAGER = "org.apache.spark.shuffle.sort.SortShuffleManager"
 _INT = struct.Struct(">i")
 _STREAM_BODY = struct.Struct(">bqi")
-_REMOVED_BODY = struct.Struct(">bi")
 _BATCHES = b"\x01"
 
 
@@ -60,13 +59,6 @@ def read_stream(body: bytes) -> tuple[int, int]:
     tag, stream, chunks = _unpacked(_STREAM_BODY, body)
     _expect(tag, _STREAM, body)
     return stream, chunks
-
-
-def read_removed(body: bytes) -> int:
-    """The number of files that were removed."""
-    tag, removed = _unpacked(_REMOVED_BODY, body)
-    _expect(tag, _REMOVED, body)
-    return removed
 
 
 def read_folders(body: bytes) -> dict[str, tuple[str, ...]]:
