@@ -149,7 +149,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         lambda p: reader().format("pulsar").load(),
         PlanError,
         "readStream.format('pulsar'): there is no such source",
-        "use one of csv, json, kafka, parquet, rate, text, a Python data source that spark.dataSource.register(...)",
+        "use one of csv, delta, json, kafka, parquet, rate, text, a Python data source that",
     ),
     "an option with a typo": (
         lambda p: reader().format("rate").option("rowPerSecond", 5).load(),

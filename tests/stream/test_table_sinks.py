@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delta and Iceberg tables as sinks: read back version by version by their own libraries, whatever was killed."""
+"""Delta and Iceberg tables of queries: read back version by version by their own libraries, whatever was killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import holdings
-from penstock.api.streaming.lakes import delta_sink, iceberg_sink
+from penstock.api.streaming.lakes import delta_sink, delta_source, iceberg_sink
 from penstock.api.streaming.options import Options
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
@@ -25,6 +25,7 @@ from penstock.stream.commit_sink import MESSAGES, CommitSink, message_batch
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.stream.table_files import TableFile
+from penstock.testing import wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 ROWS = 3000
@@ -146,3 +147,49 @@ def test_each_row_is_in_one_snapshot_of_an_iceberg_table(lake: tuple[Any, dict[s
     assert 2 <= len(found) <= completed
     with pytest.raises(CheckpointError, match="the checkpointLocation is empty, and Iceberg table here"):
         make().check_anew()
+
+
+def numbers(delta: Any, uri: str, values: range) -> None:
+    """One more version, with these."""
+    delta.write_deltalake(uri, pa.table({"n": pa.array(values, pa.int64())}), mode="append")
+
+
+def read(uri: str, state: bytes | None, rows: int, **given: str) -> tuple[list[int], bytes]:
+    """So many numbers behind a position, and the position after them."""
+    reader = delta_source(options(**given), uri).open(0, 1, [] if state is None else [state])
+    found: list[int] = []
+
+    def enough() -> bool:
+        batch = reader.poll(min(7, rows - len(found)))
+        found.extend([] if batch is None else batch["n"].to_pylist())
+        return len(found) >= rows
+
+    try:
+        wait_until(enough, "the rows have come")
+        return found, reader.snapshot()
+    finally:
+        reader.close()
+
+
+def test_versions_of_a_delta_table_are_read_once(delta: Any, tmp_path: Path) -> None:
+    """All rows first, then those of each version, from the middle of a file on; compactions give nothing."""
+    uri = str(tmp_path / "table")
+    for first in (0, 50):
+        numbers(delta, uri, range(first, first + 50))
+    found, state = read(uri, None, 73)
+    numbers(delta, uri, range(100, 130))
+    delta.DeltaTable(uri).optimize.compact()
+    numbers(delta, uri, range(130, 140))
+    more, state = read(uri, state, 67)
+    assert sorted(found + more) == list(range(140))
+    numbers(delta, uri, range(140, 145))
+    assert read(uri, state, 5)[0] == list(range(140, 145))
+    assert sorted(read(uri, None, 45, startingVersion="2")[0]) == list(range(100, 145))
+    delta.DeltaTable(uri).delete("n < 10")
+    numbers(delta, uri, range(145, 150))
+    with pytest.raises(PlanError, match="version 6 deletes or changes rows"):
+        read(uri, None, 11, startingVersion="5")
+    assert read(uri, None, 10, startingVersion="5", skipChangeCommits="true")[0] == list(range(140, 150))
+    ended = delta_source(options(startingVersion="5", skipChangeCommits="true"), uri).available_now().open(0, 1, [])
+    wait_until(lambda: (ended.poll(99), ended.is_ended)[1], "it has ended")
+    ended.close()

@@ -15,6 +15,7 @@ from penstock.api.csv_quotes import quoting
 from penstock.api.json_lines import JsonLines, refuse_columns
 from penstock.api.line_formats import TEXT_SCHEMA, TextLines
 from penstock.api.streaming.kafka import kafka_source
+from penstock.api.streaming.lakes import delta_source
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.errors import PlanError
@@ -127,6 +128,13 @@ def kafka(request: SourceRequest) -> StreamSource:
     return kafka_source(request.options)
 
 
+def delta(request: SourceRequest) -> StreamSource:
+    """The rows of a Delta Lake table, and of its versions as they come."""
+    if request.schema is not None:
+        raise PlanError("readStream: a Delta table has a schema of its own: leave schema() out")
+    return delta_source(request.options, request.path)
+
+
 FORMATS: dict[str, Callable[[SourceRequest], StreamSource]] = {
     "rate": rate,
     "parquet": parquet,
@@ -134,4 +142,5 @@ FORMATS: dict[str, Callable[[SourceRequest], StreamSource]] = {
     "csv": csv,
     "json": json,
     "kafka": kafka,
+    "delta": delta,
 }

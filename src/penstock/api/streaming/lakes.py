@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`writeStream.format("delta")` and `format("iceberg")`: tables that get one commit for each checkpoint with rows."""
+"""`format("delta")` and `format("iceberg")` of queries: tables get one commit for each checkpoint that has rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,30 @@ from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_nullable
 from penstock.stream.commit_sink import CommitSink
 from penstock.stream.delta_sink import DeltaCommitter, delta_library
+from penstock.stream.delta_source import DeltaSource, refuse_table
 from penstock.stream.iceberg_sink import IcebergCommitter
 from penstock.stream.table_files import WriteTableFiles
 
 _CATALOG = "catalog."
+
+
+def delta_source(options: Options, path: str | None) -> DeltaSource:
+    """A Delta table that is there."""
+    options.refuse_others("delta", ("path", "startingVersion", "skipChangeCommits"))
+    path = path or options.text("path")
+    if not path:
+        raise PlanError("readStream.format('delta') needs a path: load(path)")
+    library = delta_library()
+    uri = path if "://" in path else str(Path(path).expanduser().absolute())
+    if not library.DeltaTable.is_deltatable(uri):
+        raise PlanError(f"readStream: {uri} is no Delta table: make it first, its rows may come later")
+    table = library.DeltaTable(uri)
+    refuse_table(table, uri)
+    start = options.text("startingVersion")
+    first = table.version() + 1 if start == "latest" else options.value("startingVersion", int, None)
+    filesystem, root = stored_at(table.table_uri)
+    schema = as_nullable(pa.schema(table.schema().to_arrow()).remove_metadata())
+    return DeltaSource(uri, filesystem, root, schema, first, options.flag("skipChangeCommits", default=False))
 
 
 def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) -> CommitSink:
