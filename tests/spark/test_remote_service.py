@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import functions as sql
 
 import penstock
+from ess_process import free_port
 from penstock.errors import PlanError, SettingError
 from penstock.testing import wait_until
 from remote_cluster import RemoteCluster
@@ -62,3 +63,21 @@ def test_what_it_lacks_is_refused(session: Any) -> None:
     rate = penstock.readStream(session).format("rate").load().keyBy("value").count()
     with pytest.raises(PlanError, match="the shuffle service 'remote', which carries no streams"):
         rate.writeStream.format("noop").start()
+
+
+def test_local_stands_in_for_a_manager_that_is_away(
+    session: Any, service: RemoteCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does if the user allows that, and says so."""
+    session.conf.set("spark.penstock.remote.fallback", "local")
+    try:
+        stream = penstock.fromDataFrame(session.range(100)).rebalance(2)
+        assert stream.count() == 100
+        assert not caplog.records
+        session.conf.set("spark.penstock.remote.manager", f"127.0.0.1:{free_port()}")
+        assert stream.count() == 100
+        assert "the service 'local' stands in for it" in caplog.text
+        stream.explain()
+    finally:
+        session.conf.set("spark.penstock.remote.manager", service.manager.address)
+        session.conf.unset("spark.penstock.remote.fallback")

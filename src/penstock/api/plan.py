@@ -64,7 +64,7 @@ def plan_job(
         tuple(vertex.job_vertex(name, 1) for vertex, name in zip(builder.vertices, names, strict=True)),
         tuple(builder.edges),
         tuple(vertices) if keep else (),
-        kept_by=_keeper(settings.shuffle.service, persist=persist) if keep else None,
+        kept_by=_keeper(builder.service_in_use(settings.shuffle.service), persist=persist) if keep else None,
     )
     graph = fitted(graph, builder, slots, buffers)
     refuse_ordered_sides(graph, settings.network.flow_control)

@@ -10,6 +10,7 @@ Services: every kind is one that the exchange's service carries (`penstock.shuff
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -30,8 +31,10 @@ from penstock.graph import Combine, JobEdge, JobVertex, Operator, Resources
 from penstock.graph.shares import FEW_BYTES
 from penstock.operators.exchanges import PartitionerSpec, exchange
 from penstock.settings import Settings
-from penstock.shuffle import PartitionKind, load_service
+from penstock.shuffle import PartitionKind, load_service, service_in_use
 from penstock.shuffle.kinds import AUTO
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -84,7 +87,8 @@ class PlanBuilder:
         self.asked: set[int] = set()
         """The edges whose mode was said, by the stream or by the settings."""
         self.notes: dict[str, None] = {}
-        """Sentences on services that lack what `auto` is first."""
+        """Sentences on services that lack what `auto` is first, or that another one stands in for."""
+        self._in_use: dict[str, str] = {}
 
     def build(self, results: tuple[Step, ...]) -> list[int]:
         """Add all steps; gives the vertices of the results."""
@@ -97,6 +101,17 @@ class PlanBuilder:
         if len(set(vertices)) != len(vertices):
             raise PlanError("a stream cannot be united with itself: read its source twice, or write it out first")
         return vertices
+
+    def service_in_use(self, name: str) -> str:
+        """The service that serves now where this one was named; a stand-in is said aloud, once."""
+        found = self._in_use.get(name)
+        if found is None:
+            found, why = service_in_use(name, self._settings)
+            self._in_use[name] = found
+            if why:
+                self.notes[why] = None
+                _LOG.warning("%s", why)
+        return found
 
     @property
     def reads_little(self) -> bool:
@@ -196,7 +211,7 @@ class PlanBuilder:
         self, producer: int, consumer: int, spec: PartitionerSpec, choice: ExchangeChoice, side: int = 0
     ) -> int:
         mode = choice.mode or self._settings.shuffle.mode
-        service = choice.service or self._settings.shuffle.service
+        service = self.service_in_use(choice.service or self._settings.shuffle.service)
         schema = self.vertices[producer].schema
         number = len(self.edges)
         kind, stored = self._kinds(producer, mode, service)

@@ -141,7 +141,8 @@ class RemoteSettings:
 
     `manager` is `host:port` of its manager. A manager or a worker that does not answer for `retry_timeout` is lost,
     with what it holds. A reader that comes before its producer has finished waits for `request_timeout`. A writer has
-    `push_window` bytes under way to each worker, a gate fetches `read_window` ahead.
+    `push_window` bytes under way to each worker, a gate fetches `read_window` ahead. If the manager can't be reached
+    when a job is planned, `fallback` says what becomes of it: `refuse`, or `local`, which then stands in.
     """
 
     manager: str = ""
@@ -149,6 +150,7 @@ class RemoteSettings:
     request_timeout: float = 60.0
     push_window: int = 8 << 20
     read_window: int = 16 << 20
+    fallback: str = "refuse"
 
 
 @dataclass(frozen=True, slots=True)

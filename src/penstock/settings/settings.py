@@ -220,6 +220,7 @@ def _validate(settings: Settings) -> None:
         (settings.remote.retry_timeout > 0, "remote.retryTimeout", "must be positive"),
         (settings.remote.request_timeout > 0, "remote.requestTimeout", "must be positive"),
         (settings.remote.push_window >= 2 << 20, "remote.pushWindow", "must be at least 2m"),
+        (settings.remote.fallback in ("refuse", "local"), "remote.fallback", "must be refuse or local"),
         (settings.remote.read_window >= 2 << 20, "remote.readWindow", "must be at least 2m"),
         (settings.environment.port < 1 << 16, "environment.port", "must be below 65536"),
         (settings.driver.port < 1 << 16, "driver.port", "must be below 65536"),

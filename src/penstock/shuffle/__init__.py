@@ -20,7 +20,7 @@ from penstock.shuffle.host import HostDataPlane, HostPort, SharedSegments, TaskH
 from penstock.shuffle.ids import AttemptId, DatasetId, PartitionId
 from penstock.shuffle.kinds import PartitionKind, mode_to_kind
 from penstock.shuffle.metrics import Metric, MetricGroup, MetricKind, declared_metrics
-from penstock.shuffle.registry import load_service
+from penstock.shuffle.registry import load_service, service_in_use
 from penstock.shuffle.requests import Request
 from penstock.shuffle.service import (
     JobShuffleContext,
@@ -77,5 +77,6 @@ __all__ = [
     "declared_metrics",
     "load_service",
     "mode_to_kind",
+    "service_in_use",
     "sum_of",
 ]

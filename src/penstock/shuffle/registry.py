@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import cast
 
 from penstock.errors import SettingError
+from penstock.settings import Settings
 from penstock.shuffle.service import ShuffleService
 
 GROUP = "penstock.shuffle_services"
@@ -17,6 +18,18 @@ GROUP = "penstock.shuffle_services"
 def load_service(name: str) -> ShuffleService:
     """The service of this name, made once per process; raises SettingError naming what was found instead."""
     return cast("ShuffleService", plug_in("shuffle service", GROUP, name, "capabilities"))
+
+
+def service_in_use(name: str, settings: Settings) -> tuple[str, str]:
+    """The name of the service that serves now in place of this one, and why it is another one; else as it is.
+
+    A service that needs others to run may have `stand_in`, which gives both.
+    """
+    stand_in = getattr(load_service(name), "stand_in", None)
+    if stand_in is None:
+        return name, ""
+    found, why = stand_in(settings)
+    return str(found), str(why)
 
 
 def plug_in(kind: str, group: str, name: str, attribute: str) -> object:

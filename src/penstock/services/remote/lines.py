@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import Credentials
 from penstock.connection.protection import Protection, services_protection
+from penstock.connection.transport import split_host
 from penstock.errors import ControlError, EnvironmentLostError, SettingError
 from penstock.remote.peers import Way, address_of, application_credentials, asked
 from penstock.remote.wire import PeerLogic
@@ -18,6 +19,17 @@ from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.5)
+
+
+def manager_place(settings: RemoteSettings) -> tuple[str, int]:
+    """Host and port of the manager; SettingError where nothing says where the service is."""
+    if not settings.manager:
+        raise SettingError(
+            "the remote shuffle service has no address: set spark.penstock.remote.manager to host:port of its"
+            " manager (penstock service remote manager)"
+        )
+    address = address_of(settings.manager)
+    return split_host(address, address.partition("://")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +45,7 @@ class RemoteAccess:
     def of(cls, wished: Settings, application: str, process: str, secret: bytes) -> RemoteAccess:
         """The access of an application; SettingError where nothing says where the service is."""
         settings = wished.remote
-        if not settings.manager:
-            raise SettingError(
-                "the remote shuffle service has no address: set spark.penstock.remote.manager to host:port of its"
-                " manager (penstock service remote manager)"
-            )
+        manager_place(settings)
         own = application_credentials(wished.access.user, application, process, secret)
         return cls(own, address_of(settings.manager), settings, services_protection(wished.tls))
 

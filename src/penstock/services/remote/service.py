@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import socket
 from collections import defaultdict
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.services.remote.metrics import METRICS
 from penstock.services.remote.places import Breadth
+from penstock.settings import Settings
 from penstock.shuffle import (
     Capabilities,
     JobShuffleContext,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 NAME = "remote"
 _CLOSE_SECONDS = 3.0
+_REACH_SECONDS = 3.0
 _AGAIN_SECONDS = 1.0
 _LOG = logging.getLogger(__name__)
 
@@ -50,6 +53,21 @@ class RemoteShuffleService:
     )
     """All are kept the same way: merged by consumer."""
     metrics = METRICS
+
+    def stand_in(self, settings: Settings) -> tuple[str, str]:
+        """This service; or `local`, and why, where the manager can't be reached and the user has allowed that."""
+        if settings.remote.fallback != "local":
+            return NAME, ""
+        from penstock.services.remote.lines import manager_place
+
+        try:
+            socket.create_connection(manager_place(settings.remote), _REACH_SECONDS).close()
+        except OSError as error:
+            return "local", (
+                f"the manager of the remote shuffle service at {settings.remote.manager} can't be reached ({error}):"
+                " the service 'local' stands in for it (spark.penstock.remote.fallback)"
+            )
+        return NAME, ""
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> RemoteMaster:
         """The driver side."""
