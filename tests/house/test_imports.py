@@ -57,6 +57,7 @@ ROOMS: dict[str, set[str]] = {
         "external",
         "lifecycle",
         "link",
+        "machine",
         "partition",
         "record",
         "remote",

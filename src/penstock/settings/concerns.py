@@ -154,6 +154,18 @@ class RemoteSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectsSettings:
+    """The store of objects, where `objects` moves an edge's rows. Times in seconds.
+
+    `uri` is a folder that all hosts reach, such as `s3://bucket/folder`. A reader that comes before its producer has
+    finished waits for `request_timeout`.
+    """
+
+    uri: str = ""
+    request_timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSettings:
     """One task. `group_memory` is what it collects for groups, joins and sorts before it spills. Sizes in bytes."""
 

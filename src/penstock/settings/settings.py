@@ -17,6 +17,7 @@ from penstock.settings.concerns import (
     ExternalSettings,
     JobSettings,
     NetworkSettings,
+    ObjectsSettings,
     ObserveSettings,
     RemoteSettings,
     RestartSettings,
@@ -46,6 +47,7 @@ class Settings:
     ess: EssSettings = field(default_factory=EssSettings)
     external: ExternalSettings = field(default_factory=ExternalSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
+    objects: ObjectsSettings = field(default_factory=ObjectsSettings)
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     driver: DriverSettings = field(default_factory=DriverSettings)
     job: JobSettings = field(default_factory=JobSettings)
@@ -93,6 +95,7 @@ _CONCERNS = {
     "ess": EssSettings,
     "external": ExternalSettings,
     "remote": RemoteSettings,
+    "objects": ObjectsSettings,
     "environment": EnvironmentSettings,
     "driver": DriverSettings,
     "job": JobSettings,
@@ -218,6 +221,7 @@ def _validate(settings: Settings) -> None:
         (settings.ess.retry_timeout > 0, "ess.retryTimeout", "must be positive"),
         (settings.ess.request_timeout > 0, "ess.requestTimeout", "must be positive"),
         (settings.remote.retry_timeout > 0, "remote.retryTimeout", "must be positive"),
+        (settings.objects.request_timeout > 0, "objects.requestTimeout", "must be positive"),
         (settings.remote.request_timeout > 0, "remote.requestTimeout", "must be positive"),
         (settings.remote.push_window >= 2 << 20, "remote.pushWindow", "must be at least 2m"),
         (settings.remote.fallback in ("refuse", "local"), "remote.fallback", "must be refuse or local"),
