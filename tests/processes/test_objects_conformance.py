@@ -34,7 +34,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectsHar
 
 
 class TestObjects(ShuffleServiceConformance):
-    """The kinds that are complete before they are read. All are kept the same way, so one stands for two."""
+    """The kinds that are complete before they are read. All are kept the same way, so one stands for three."""
 
     kinds = some_of(ObjectsShuffleService.capabilities.kinds, 3)
     request_timeout = 2.0

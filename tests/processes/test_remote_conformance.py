@@ -35,9 +35,9 @@ def application(cluster: RemoteCluster) -> Iterator[RemoteHarness]:
 
 
 class TestRemote(ShuffleServiceConformance):
-    """The kinds that are complete before they are read. All are kept the same way, so one stands for two."""
+    """The kinds that are complete before they are read. All are kept the same way, so one stands for three."""
 
-    kinds = some_of(RemoteShuffleService.capabilities.kinds, 2)
+    kinds = some_of(RemoteShuffleService.capabilities.kinds, 3)
     request_timeout = 2.0
 
     @pytest.fixture

@@ -148,7 +148,7 @@ def test_a_manager_that_is_killed_goes_on_where_it_was(cluster: RemoteCluster, e
     assert rows_left(exchange.consume([(under_way.descriptor, 0, 4)])) == ROWS * BATCHES
 
 
-@pytest.mark.parametrize("who", ["manager", "worker"])
+@pytest.mark.parametrize("who", [pytest.param("manager", marks=pytest.mark.thorough), "worker"])
 def test_a_pause_is_waited_out(shared: RemoteCluster, guests_exchange: ConformanceExchange, who: str) -> None:
     """One that stands still while rows are pushed and read costs time and nothing else."""
     producer = written(guests_exchange)
@@ -264,6 +264,7 @@ def test_flipped_bits_on_the_wire_cost_a_block(cluster: RemoteCluster, exchange_
         proxy.close()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_told_to_end_serves_what_it_has(
     cluster: RemoteCluster, exchange: ConformanceExchange
 ) -> None:

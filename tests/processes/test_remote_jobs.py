@@ -83,6 +83,7 @@ def ran_again(cluster: ProcessCluster, gates: Gates, handle: JobHandle) -> set[s
     return {"pcs"[int(vertex[1:])] + index for vertex, _, index in again}
 
 
+@pytest.mark.thorough
 def test_executors_go_and_rows_stay(cluster: ProcessCluster, tmp_path: Path) -> None:
     """The environment of the task that reads is killed: it runs again, and no producer does."""
     gates = Gates(str(tmp_path))
@@ -93,6 +94,7 @@ def test_executors_go_and_rows_stay(cluster: ProcessCluster, tmp_path: Path) -> 
     assert not again & {"p0", "p1"}
 
 
+@pytest.mark.thorough
 def test_a_manager_that_is_killed_costs_time(cluster: ProcessCluster, service: RemoteCluster, tmp_path: Path) -> None:
     """It is started again in the middle of the job: nothing runs again."""
     gates = Gates(str(tmp_path))
