@@ -91,8 +91,8 @@ PAGE = Section(
 )
 SERVICES = Section(
     "Blocking exchanges through services",
-    "The same exchange through one service and another in turns, in one session; the services are on the same host. "
-    "Compare within this table only.",
+    "The same exchange through one service and another in turns, in one session, and Spark's own exchange in the "
+    "same turns; the services are on the same host. Compare within this table only.",
 )
 SECTIONS = (
     BESIDE_SPARK,
@@ -202,6 +202,11 @@ SERVICE_ROWS = {
     "external": Row(
         "exchange by an integer, `external`",
         "Tasks write into files of the host service, and fetch all rows from its port, on loopback.",
+        SERVICES,
+    ),
+    "spark_ess": Row(
+        "exchange by an integer, `spark_ess`",
+        "Tasks write files, and fetch all rows from Spark's own shuffle service, on loopback.",
         SERVICES,
     ),
 }

@@ -6,9 +6,9 @@ as the seam demands, which a socket of `ssl` cannot say of a record that the sys
 in the turns of whoever sends or receives first, within the deadlines that they have.
 
 Rules. A gather write becomes records of up to 16 KiB, small parts together in one. Up to AHEAD bytes wait encrypted
-that the inner endpoint has not taken; until they are gone nothing more is taken. A peer that has not finished the
-handshake makes this side read FIRST bytes at a time. The end of a stream needs no word of TLS: what follows
-(`frames`) knows by itself where a stream may end.
+that the inner endpoint has not taken; until they are gone nothing more is taken. Of a peer that has not finished the
+handshake, or is asked for little, FIRST bytes are read at a time. The end of a stream needs no word of TLS: what
+follows (`frames`) knows by itself where a stream may end.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class TlsEndpoint:
             try:
                 count: int = self._tls.read(size - filled, target[filled:])  # type: ignore[assignment]
             except ssl.SSLWantReadError:
-                if self._refill():
+                if self._refill(size):
                     continue
                 break
             except ssl.SSLZeroReturnError:
@@ -281,9 +281,12 @@ class TlsEndpoint:
                 raise failure from None
         return True
 
-    def _refill(self) -> bool:
-        """Take in encrypted bytes; False where none are there, or none will come."""
-        scratch = _scratch.chunk if self._is_shaken else _scratch.chunk[:FIRST]
+    def _refill(self, wanted: int = FIRST) -> bool:
+        """Take in encrypted bytes; False where none are there, or none will come.
+
+        Of somebody who is asked for little, as who has proved nothing, little is taken.
+        """
+        scratch = _scratch.chunk[: max(FIRST, wanted)]
         try:
             count = self._inner.receive_nowait(scratch)
         except OSError as error:

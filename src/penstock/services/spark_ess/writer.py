@@ -85,5 +85,6 @@ class EssFiles:
             raise NoStorageError(
                 f"{self._partition} can't be written: {error}. Start Workers or NodeManagers with"
                 " spark.shuffle.service.enabled (and see spark.shuffle.service.port); spark.local.dir of the service"
-                f" must hold {', '.join(own)}"
+                f" must hold {', '.join(own)}. A local session has no such service: set"
+                " spark.penstock.shuffle.service=local there"
             ) from error
