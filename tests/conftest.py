@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.csv as csv
 import pytest
 from hypothesis import settings
 
@@ -25,7 +27,7 @@ import endings
 import java_starts
 import layers
 from effort import examples
-from holdings import RUN_FOLDER, Holdings, leaks_since, processes
+from holdings import RUN_FOLDER, Holdings, first_use, leaks_since, processes
 from penstock.job.core.master_core import MasterCore
 from sessions import USUAL, Sessions
 
@@ -41,6 +43,7 @@ java_starts.start_soon()
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_by_the_run() -> Iterator[None]:
     """The whole run, Spark's part included, leaves nothing."""
+    first_use(lambda: csv.read_csv(io.BytesIO(b"a\n1\n")))  # Arrow keeps a pipe for signals from then on
     before = Holdings.now()
     yield
     if leaks := leaks_since(before):

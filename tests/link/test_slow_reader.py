@@ -82,17 +82,19 @@ class SlowReader:
         """Bytes of the rows that a barrier overtakes, wherever they are."""
         self.writer.end_epoch(b"unaligned", EventKind.PRIORITY, keep_overtaken=True)
         held = sum(self._fetched) * ROWS.nbytes // ROWS.num_rows
-        received = overtaken = None
-        while overtaken is None or received is None or not isinstance(received.event, EpochEnd):
+        overtaken = None
+        has_ended = False  # rows that come after the barrier are the next turn's
+        while overtaken is None or not has_ended:
             self._task.mailbox.wait(0.01)
             overtaken = overtaken or self.writer.overtaken()
             while self._gate.poll_ahead() is not None:
                 pass
-            while (fetched := self._gate.poll({0})) is not None:
-                received = fetched
-                if received.batch is not None:
-                    held += received.batch.nbytes
-                    self._fetched.append(received.batch.num_rows)
+            while not has_ended and (fetched := self._gate.poll({0})) is not None:
+                if fetched.batch is None:
+                    has_ended = isinstance(fetched.event, EpochEnd)
+                else:
+                    held += fetched.batch.nbytes
+                    self._fetched.append(fetched.batch.num_rows)
         return held
 
     def close(self) -> None:

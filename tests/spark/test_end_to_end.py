@@ -18,6 +18,7 @@ import penstock
 from held_stages import nothing_until
 from machine import on_this_machine
 from penstock.errors import JobCancelledError, JobError, SettingError, SlotsError
+from penstock.spark.application import Application
 from penstock.spark.runtime import SparkRuntime
 
 pytestmark = [pytest.mark.spark, pytest.mark.sample]
@@ -327,7 +328,7 @@ def test_secret_is_nowhere_in_the_plan(spark: Any, capsys: pytest.CaptureFixture
     """Neither the plan nor the options show it."""
     frame = penstock.repartition(spark.range(10), 2, "id")
     frame.explain(True)
-    secret = SparkRuntime.of(spark)._application._secret
+    secret = Application.of(spark.sparkContext).launch(SparkRuntime.of(spark).settings()).secret
     shown = capsys.readouterr().out
     assert secret.hex() not in shown
     assert repr(secret) not in shown

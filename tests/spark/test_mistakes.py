@@ -305,7 +305,7 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         lambda d: d.rows.rebalance(service="nope"),
         SettingError,
         "rebalance: unknown shuffle service 'nope'",
-        "installed are local",
+        "installed are ",
     ),
     "a setting with a typo": (
         lambda d: with_setting(d, "spark.penstock.shufle.mode", "auto"),

@@ -60,7 +60,7 @@ class EssHarness:
             "spark.penstock.ess.port": str(service.port),
             "spark.penstock.ess.application": application,
             "spark.penstock.ess.retryTimeout": "1s",
-            "spark.penstock.ess.requestTimeout": "2s",
+            "spark.penstock.ess.requestTimeout": "5s",
             **(conf or {}),
         }
         self.service = SparkEssShuffleService()

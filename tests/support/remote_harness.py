@@ -43,7 +43,7 @@ class RemoteHarness:
         self.conf = {
             **cluster.conf(),
             "spark.penstock.remote.retryTimeout": "5s",
-            "spark.penstock.remote.requestTimeout": "2s",
+            "spark.penstock.remote.requestTimeout": "5s",
             **(conf or {}),
         }
         self.service = RemoteShuffleService()
