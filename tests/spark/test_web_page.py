@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.errors import SettingError
 from sessions import Kind, Sessions
 
 pytestmark = pytest.mark.spark
@@ -80,6 +81,14 @@ def test_a_report_has_the_jobs_of_its_block(spark: Any, tmp_path: Path) -> None:
     (text,) = re.findall(r'id="told">(.*?)</script>', path.read_text(), re.DOTALL)
     assert [job["state"] for job in json.loads(text)] == ["FINISHED", "FAILED"]
     assert "no good" in json.loads(text)[1]["error"]
+
+
+def test_a_place_that_takes_no_report_is_refused_before_the_work(spark: Any, tmp_path: Path) -> None:
+    """No job has run for a report that nobody gets; nothing is left where it could have been."""
+    for place in ("/proc/none/report.html", tmp_path):
+        with pytest.raises(SettingError, match="can't be written"), penstock.performanceReport(spark, place):
+            pytest.fail("the block has begun")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_session_may_have_its_page_from_the_beginning(

@@ -31,12 +31,14 @@ def webPage(spark: Any) -> WebPage:
 def performanceReport(spark: Any, path: str | Path) -> Iterator[None]:
     """Write all jobs that run in a `with` block, of this session and others of its application, as one HTML file.
 
-    The file can be sent to somebody: it needs nothing else. It is written also where the block raises. No row is in
-    it, but names of columns and files, and errors of functions, may be.
+    The file can be sent to somebody: it needs nothing else. It is written also where the block raises; a place that
+    takes no file is refused before the block begins. No row is in it, but names of columns and files, and errors of
+    functions, may be.
     """
     from penstock.spark.runtime import SparkRuntime
-    from penstock.web.report import write_report
+    from penstock.web.report import refuse_place, write_report
 
+    refuse_place(Path(path))
     with SparkRuntime.of(spark).recorded() as store:
         try:
             yield

@@ -8,11 +8,12 @@ Jobs are JSON in which no `<` stands, so nothing of a user's can end the element
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,27 @@ def report(documents: Sequence[dict[str, Any]]) -> str:
 
 def write_report(path: Path, documents: Sequence[dict[str, Any]]) -> None:
     """Write a report; whoever reads the path sees the old file or the new one. Raises SettingError."""
+    with _part_of(path) as part:
+        part.write_text(report(documents), encoding="utf-8")
+        part.replace(path)
+
+
+def refuse_place(path: Path) -> None:
+    """Raise SettingError where no report could be written, before the work that it is to be about."""
+    with _part_of(path) as part:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        part.touch()
+
+
+@contextlib.contextmanager
+def _part_of(path: Path) -> Iterator[Path]:
+    """A file beside the path, in a folder that is made; it is gone at the end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            part.write_text(report(documents), encoding="utf-8")
-            part.replace(path)
+            yield part
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
