@@ -14,7 +14,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("click_sessions.py", "60 sessions, 60 of 50 clicks"), ("fraud_rules.py", "fr: 40 cards are above 1000")],
+    [
+        ("click_sessions.py", "60 sessions, 60 of 50 clicks"),
+        ("fraud_rules.py", "fr: 40 cards are above 1000"),
+        ("paid_orders.py", "3000 of 4000 orders are paid within 100 seconds, 0 of them later"),
+    ],
 )
 def test_an_example_runs_in_one_process(name: str, words: str) -> None:
     """It prints what it prints on Spark, and starts no JVM."""

@@ -54,6 +54,12 @@ def test_rules_reach_all_tasks(printed: Callable[..., str]) -> None:
     assert "0 reports are wrong" in printed("fraud_rules.py")
 
 
+def test_orders_meet_their_payments_by_interval(printed: Callable[..., str]) -> None:
+    """Those that are paid in time, and no others."""
+    shown = printed("paid_orders.py")
+    assert "3000 of 4000 orders are paid within 100 seconds, 0 of them later" in shown
+
+
 def test_kill_in_the_middle_changes_nothing(printed: Callable[..., str]) -> None:
     """The process that ran a task is gone, and every number is there once."""
     shown = printed("streaming_kill.py", "--rows", "12000")
