@@ -16,10 +16,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
+from dropping_mount import Mount
 from penstock.operators.csv_write import PLAIN_CSV, CsvSigns, csv_header, csv_lines
 from penstock.operators.json_write import json_fault, json_lines
 from penstock.stream import sink_files
 from penstock.stream.folder_sink import FolderSink, FolderWriter
+from penstock.stream.sink_folder import SinkFolder
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 ATTEMPTS = itertools.count()
@@ -174,3 +176,43 @@ def test_lines_of_csv_have_sparks_quotes() -> None:
     assert bytes(csv_lines(batch.slice(2, 2), form)) == b"NA;2\nx,y;3\n"
     assert csv_header(pa.schema([("a;b", pa.int64()), ("c", pa.int64())]), form) == b'"a;b";c\n'
     assert bytes(csv_lines(batch.select(["s"]).slice(1, 2), PLAIN_CSV)) == b'""\n""\n'
+
+
+def test_a_wait_that_finds_no_file_declines_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount was away as the file was waited for, and is back: its bytes may not be on the disk."""
+    writer = opened(tmp_path, [])
+    writer.write(rows(("a", 1)))
+    state = writer.prepare(1)
+    failures = [FileNotFoundError(2, "a mount that is away", "k=a")]
+
+    def sync_file(_: object, path: str) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr("penstock.machine.disk.Disk.sync_file", sync_file)
+    with pytest.raises(FileNotFoundError, match="a mount that is away"):
+        writer.sync(state)
+    writer.sync(writer.prepare(2))
+    writer.commit(2)
+    writer.sync(state)  # published meanwhile: it was waited for before
+
+
+def test_a_file_counts_as_published_by_one_listing_alone(tmp_path: Path) -> None:
+    """The mount drops between two looks: a folder that is empty in a second listing says nothing of its files."""
+    mount = Mount()
+    mark = ".folder-q-0"
+    folder = SinkFolder(pafs.PyFileSystem(mount), str(tmp_path), mark)
+    folder.make()
+    (tmp_path / "k=a").mkdir()
+    (tmp_path / "k=a" / ".part-1").touch()
+    listed = [name.rpartition("/")[2] for name in folder.names(recursive=True)]
+    assert {mark, ".part-1"} <= set(listed)
+    folder.publish("k=a/part-1")
+    folder.publish("k=a/part-1")
+    (tmp_path / "k=a" / "part-1").unlink()
+    before = mount.listings
+    folder.publish("k=a/part-1")  # a consumer's
+    assert mount.listings == before + 1
+    mount.lacks = lambda name: name == mark
+    with pytest.raises(FileNotFoundError, match="is the folder's file system away"):
+        folder.publish("k=a/part-1")

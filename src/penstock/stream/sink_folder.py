@@ -169,18 +169,22 @@ class SinkFolder:
         """Wait until hidden files are on the disk, where they are not published, and the names in the folder."""
         if self._disk.is_needed:
             for name in names:
-                with suppress(FileNotFoundError):
-                    self._disk.sync_file(self.hidden(name))
+                self._sync_hidden(name)
         self._sync_within(names)
         self._disk.sync_folder(self.path)
 
+    def _sync_hidden(self, name: str) -> None:
+        """Wait for a file that is not published; one that is was waited for before."""
+        try:
+            self._disk.sync_file(self.hidden(name))
+        except FileNotFoundError:
+            hidden = self.hidden(name).removeprefix(f"{self.path}/")
+            if hidden in self.names(recursive="/" in name):  # the error was the file system's, not the file's
+                raise
+
     def _require_whole(self, name: str, error: OSError) -> None:
         """A file was found under neither name: the folder's list, with the mark in it, must say so too."""
-        names = self._listed("")
-        if self.mark not in names:
-            raise self._away() from error
-        within, _, file = name.rpartition("/")
-        if (self._listed(within) if within else names) & {file, f".{file}"}:
+        if self._either(name) & self.names(recursive="/" in name):
             raise error
 
     def names(self, *, recursive: bool = False) -> set[str]:
@@ -192,9 +196,11 @@ class SinkFolder:
             raise self._away()
         return names
 
-    def _listed(self, within: str) -> set[str]:
-        selector = pafs.FileSelector(f"{self.path}/{within}".rstrip("/"), allow_not_found=bool(within))
-        return {info.base_name for info in self._fs.get_file_info(selector)}
+    @staticmethod
+    def _either(name: str) -> set[str]:
+        """The names, shown and hidden, that a file has within the folder."""
+        within, slash, file = name.rpartition("/")
+        return {name, f"{within}{slash}.{file}"}
 
     def require(self) -> None:
         """Raise OSError where the folder is away."""
