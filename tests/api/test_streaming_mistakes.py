@@ -342,6 +342,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "is also what the query reads",
         "write into another folder",
     ),
+    "a table and a function": (
+        lambda p: writer().foreachBatch(print).toTable("t"),
+        PlanError,
+        "foreachBatch is where the rows go",
+        "leave one out",
+    ),
     "a table of another kind": (
         lambda p: into_table("t", "console", a_request()),
         PlanError,

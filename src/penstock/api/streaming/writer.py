@@ -187,6 +187,8 @@ class StreamWriter(TakesOptions):
             self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
         if queryName is not None:
             self.queryName(queryName)
+        if self._function is not None:
+            raise PlanError("writeStream: foreachBatch is where the rows go, so there is no table: leave one out")
         self.options(**options)
         self._table = tableName
         return self.start()
