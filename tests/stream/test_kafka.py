@@ -173,6 +173,8 @@ def test_starts_are_resolved_when_a_reader_is_opened(cluster: KafkaSettings) -> 
         KafkaSource(cluster, ("in",), start=KafkaStart(offsets={("in", 3): 0})).open(0, 1, [])
     with pytest.raises(PlanError, match="there is no topic 'out'"):
         KafkaSource(cluster, ("out",)).splits()
+    with pytest.raises(OutsideError, match="there is no topic 'out'"):
+        KafkaSource(cluster, ("out",)).open(0, 1, [])
 
 
 def test_a_topic_that_appears_is_found(cluster: KafkaSettings) -> None:

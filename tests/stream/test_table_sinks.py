@@ -127,7 +127,11 @@ def test_a_commit_of_delta_is_made_once(delta: Any, tmp_path: Path) -> None:
     assert delta.DeltaTable(uri).version() == 2
     with pytest.raises(PlanError, match="has rows to commit to Delta table"):
         delta_sink(options(), str(tmp_path / "other"), SCHEMA, "q").check([state])
-    with pytest.raises(SchemaError, match="bring them to the same names, order and types"):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(PlanError, match="is not empty and no Delta table"):
+        delta_sink(options(), str(tmp_path / "taken"), SCHEMA, "q")
+    with pytest.raises(SchemaError, match="bring them to the"):
         delta_sink(options(), uri, pa.schema([("value", pa.int64())]), "q")
 
 

@@ -170,7 +170,10 @@ class KafkaReader:
 
     def _begin(self, *, is_new: bool) -> None:
         source = self._source
-        found = partitions_of(self._consumer, source.topics, source.pattern)
+        try:
+            found = partitions_of(self._consumer, source.topics, source.pattern)
+        except PlanError as error:  # it was there as the query was planned: a broker may have lost its metadata
+            raise OutsideError(str(error)) from error
         if gone := sorted(set(self._positions) - set(found)):
             raise PlanError(
                 f"kafka: partition {gone[0][1]} of {gone[0][0]} was read before, and is not there any more"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from penstock.api.iceberg import check_columns
 from penstock.api.paths import stored_at
@@ -55,9 +56,12 @@ def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) 
         raise SchemaError(
             f"writeStream: Delta Lake has no type for a column of this stream ({error}): bring it to another type"
         ) from error
+    filesystem, root = stored_at(uri)
+    is_new = not library.DeltaTable.is_deltatable(uri)
+    if is_new and filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
+        raise PlanError(f"writeStream: {root} is not empty and no Delta table: name another folder")
     table = library.DeltaTable.create(uri, columns, mode="ignore")
     _refuse_table(library, table, columns, uri)
-    filesystem, root = stored_at(uri)
     folder = f"penstock-{uid}"
     writing = WriteTableFiles(filesystem, f"{root}/{folder}", as_nullable(schema))
     return CommitSink(DeltaCommitter(uri, folder, schema), writing, uid)

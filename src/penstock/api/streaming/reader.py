@@ -18,6 +18,9 @@ from penstock.errors import PlanError
 from penstock.operators.expressions.calendar import arrow_zone
 from penstock.stream.sources import StreamSource
 
+_BATCH_ROWS = 10_000
+"""So many rows of a Python data source become one batch where the session sets no limit."""
+
 
 class _ReadStream:
     """The function `readStream`; its attributes are those of a reader that nobody gave a session."""
@@ -111,4 +114,4 @@ class StreamReader(TakesOptions):
         given = self._options.given()
         options = given if path is None else {**given, "path": path}
         batch_rows = int(self._spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch"))
-        return DataSourceStream(made(cls, options, self._schema), batch_rows)
+        return DataSourceStream(made(cls, options, self._schema), batch_rows if batch_rows > 0 else _BATCH_ROWS)
