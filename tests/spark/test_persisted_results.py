@@ -12,7 +12,7 @@ from penstock.errors import JobError
 from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.spark.datasets import PersistedResult, PersistedResults
+from penstock.spark.datasets import KeptAs, PersistedResult, PersistedResults
 
 SECONDS = 60.0
 
@@ -61,7 +61,7 @@ class Maker:
 def made() -> tuple[Maker, PersistedResult]:
     """A maker and a result that nobody has needed yet."""
     maker = Maker()
-    return maker, PersistedResult("d1", object(), maker.released.append)
+    return maker, PersistedResult("d1", object(), maker.released.append, KeptAs())
 
 
 def test_figures_are_those_of_the_result() -> None:
