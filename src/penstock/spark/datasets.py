@@ -52,8 +52,14 @@ class HeldResult:
     @property
     def place(self) -> str:
         """The hosts that hold it."""
-        hosts = {host_of(item.environment) for item in self.present}
-        return ", ".join(sorted(hosts))
+        return ", ".join(sorted({_host_of(item) for item in self.present}))
+
+
+def _host_of(item: ShuffleDescriptor) -> str:
+    """The host of its environment, or of the service that has it."""
+    if item.environment:
+        return host_of(item.environment)
+    return item.address.partition("://")[2].rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
