@@ -29,6 +29,8 @@ from penstock.shuffle.requests import Request
 
 _LOG = logging.getLogger("penstock.remote.manager")
 _TICK_SECONDS = 0.5
+_LOOKS = (0.0, 0.02, 0.1, 0.3, 1.0)
+"""Seconds before each look at a worker that seems gone: a process that is killed may close its connections first."""
 _WATCH_SECONDS = 5.0
 """So long a driver's question for losses stays open."""
 
@@ -184,10 +186,13 @@ class RemoteManager:
         look.add_done_callback(self._looks.discard)
 
     async def _looked(self, worker: str, cause: str) -> None:
-        known = self.core.state.workers.get(worker)
-        if known is None or self._failure.done():
-            return
-        if await nobody_listens(self._access.protection.towards(known.address), known.address):
+        for pause in _LOOKS:
+            await asyncio.sleep(pause)
+            known = self.core.state.workers.get(worker)
+            if known is None or self._failure.done():
+                return
+            if not await nobody_listens(self._access.protection.towards(known.address), known.address):
+                continue
             _LOG.warning("worker %s at %s is lost: %s", worker, known.address, cause)
             self.core.lose_worker(worker, f"nobody listens there any more ({cause})")
             try:
