@@ -215,8 +215,6 @@ def registered_sink(name: str, request: SinkRequest) -> Made:
             " data source that spark.dataSource.register(...) has made known, or a sink of your own"
         )
     request.refuse_partitions(name)
-    if request.partition_by:
-        raise PlanError(f"writeStream: {name} lays its rows out itself, so partitionBy means nothing: leave it out")
     queries = {option.lower() for option in QUERY_OPTIONS}
     options = {key: text for key, text in request.options.given().items() if key.lower() not in queries}
     if request.path is not None:
