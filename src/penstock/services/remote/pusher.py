@@ -240,6 +240,8 @@ class Pusher:
             except AuthenticationError:
                 raise
             except EnvironmentLostError as error:
+                if self._is_over or self.error is not None:
+                    return  # this end has hung up: the worker is not to blame
                 cause = f"it can't be reached: {error}"
                 waited = loop.time() - began
                 if not worker.has_blocks and waited > min(_MOVE_SECONDS, patience / 2):
