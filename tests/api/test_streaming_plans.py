@@ -156,7 +156,7 @@ def test_options_are_checked_by_format() -> None:
         rate(rowPerSecond=3)
     with pytest.raises(SettingError, match="rowsPerSecond='many'"):
         rate(rowsPerSecond="many")
-    with pytest.raises(PlanError, match="one of csv, json"):
+    with pytest.raises(PlanError, match="one of csv, delta, json"):
         penstock.readStream(None).format("kinesis").load()
     options = Options("writeStream")
     options.set("CHECKPOINTINTERVAL", "1s")

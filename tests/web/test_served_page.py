@@ -120,6 +120,18 @@ def test_the_stream_tells_what_changes(page: WebPage, store: JobStore) -> None:
     connection.close()
 
 
+def test_a_reader_that_hangs_up_makes_room_at_once(page: WebPage) -> None:
+    """Not with the next thing that is told: the pace asked for is a minute, and there are more readers than room."""
+    for _ in range(2 * CALLERS):
+        connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=10)
+        connection.request("GET", "/events?every=60", headers={"Authorization": f"Bearer {TOKEN}"})
+        answer = connection.getresponse()
+        assert _told(answer)
+        answer.close()
+        connection.close()
+    assert known(page, "/").status == 200
+
+
 def test_a_reader_chooses_its_pace_within_limits() -> None:
     """Nobody makes the driver look without a pause; what is no number is the usual pace."""
     paces = {text: pace_of({"every": text}) for text in ("5", "0.5", "0", "-1", "1e9", "inf", "nan", "", "soon")}

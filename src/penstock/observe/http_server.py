@@ -140,9 +140,7 @@ class HttpServer:
             return
         gone = asyncio.ensure_future(reader.read())
         try:
-            async for piece in answer.stream:
-                if gone.done():
-                    return
+            while (piece := await _before(gone, answer.stream)) is not None:
                 writer.write(piece)
                 async with asyncio.timeout(_SECONDS):
                     await writer.drain()
@@ -150,6 +148,23 @@ class HttpServer:
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):
                 await gone
+
+
+async def _before(gone: asyncio.Future[bytes], pieces: AsyncIterator[bytes]) -> bytes | None:
+    """The next piece; None at the end, and as soon as the caller has hung up."""
+    coming = asyncio.ensure_future(_next(pieces))
+    try:
+        await asyncio.wait((gone, coming), return_when=asyncio.FIRST_COMPLETED)
+        return None if gone.done() else coming.result()
+    finally:
+        if not coming.done():
+            coming.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await coming
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
 
 
 def request_of(head: bytes) -> HttpRequest:
