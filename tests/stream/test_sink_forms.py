@@ -106,6 +106,27 @@ def test_names_that_were_given_are_waited_for_by_the_next_checkpoint(
     assert "k=a" in waited
 
 
+def test_names_that_an_earlier_attempt_gave_are_waited_for_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended ahead of a name, or between the name and the wait: the next attempt gives it, and waits."""
+    writer = opened(tmp_path, [])
+    writer.write(rows(("a", 1)))
+    state = writer.prepare(1)
+    writer.sync(state)
+    writer.commit(1)
+    waited: list[str] = []
+
+    def sync_folder(_: object, path: str) -> None:
+        waited.append(Path(path).name)
+
+    monkeypatch.setattr("penstock.machine.disk.Disk.sync_folder", sync_folder)
+    after = opened(tmp_path, [state])
+    after.commit(1)
+    after.sync(after.prepare(2))
+    assert "k=a" in waited
+
+
 def test_no_folder_is_made_below_a_mount_point(tmp_path: Path) -> None:
     """The sink's own folder is gone: nothing makes it again, and so nothing is written in its place."""
     writer = opened(tmp_path / "out", [])

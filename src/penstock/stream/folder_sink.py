@@ -117,8 +117,11 @@ class FolderSink:
         if known:
             folder.require()
         for state in states:
+            left = SinkFolder(self.filesystem, self.folder, state.mark)
             for _, name in state.files:
-                SinkFolder(self.filesystem, self.folder, state.mark).publish(name)
+                left.publish(name)
+            if state.files:  # the next checkpoint does not name them any more
+                left.sync()
         if not known:
             folder.make()
         return FolderWriter(self, folder, (subtask, parallelism), max((each.epoch for each in states), default=0))

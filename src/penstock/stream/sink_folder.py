@@ -139,17 +139,20 @@ class SinkFolder:
             found_hidden, found_shown = self._fs.get_file_info([self.hidden(name), shown])
             if found_hidden.type != _NONE:
                 raise
-            if found_shown.type != _NONE:
+            if found_shown.type == _NONE:
+                self._refuse_unknown(name, error)
                 return
-            if not self.mark:
-                raise CheckpointError(
-                    f"{shown} was prepared for a checkpoint of an earlier version and is gone: nobody can tell"
-                    " whether it was published and moved on. Bring it back, or begin anew with another"
-                    " checkpointLocation"
-                ) from error
-            self._require_whole(name, error)
-        else:
-            self._renamed.extend(_folders_of([name]))
+        self._renamed.extend(_folders_of([name]))  # an earlier attempt may have ended before it waited for its name
+
+    def _refuse_unknown(self, name: str, error: OSError) -> None:
+        """A file is under neither name: raise, unless it is sure that it was published, and taken away since."""
+        if not self.mark:
+            raise CheckpointError(
+                f"{self.path}/{name} was prepared for a checkpoint of an earlier version and is gone: nobody can tell"
+                " whether it was published and moved on. Bring it back, or begin anew with another"
+                " checkpointLocation"
+            ) from error
+        self._require_whole(name, error)
 
     def refuse_lost(self, names: Sequence[str], published: Container[str]) -> None:
         """Raise OSError where the folder is away, or a prepared file is gone that was not published."""
