@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from penstock.connection.protection import services_protection
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import ListHeld, ReleaseKept
+from penstock.services.awaited_producers import GatesOfTasks
 from penstock.services.external.host_line import HostLine
 from penstock.services.external.sources import ExternalSources
 from penstock.services.external.writer import ExternalFiles
@@ -33,7 +34,7 @@ class ExternalEnvironment:
         self._host = context.host
         self._settings = context.settings
         self._key = ApplicationKey.of(context.application, context.secret)
-        self._gates: list[tuple[AttemptId, FetchingGate]] = []
+        self._gates = GatesOfTasks()
 
     def create_result_partition_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -49,7 +50,7 @@ class ExternalEnvironment:
         """Gates in the order of the descriptors."""
         sources = ExternalSources(self._settings.external, self._key, services_protection(self._settings.tls))
         gates = [FetchingGate(self._host, owner, descriptor, sources) for descriptor in descriptors]
-        self._gates += [(owner.attempt, gate) for gate in gates]
+        self._gates.add(owner.attempt, gates)
         return list(gates)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
@@ -70,8 +71,7 @@ class ExternalEnvironment:
 
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
-        gates = [gate for attempt, gate in self._gates if attempt == consumer]
-        return sum(gate.update(descriptor) for gate in gates) > 0
+        return self._gates.update(consumer, descriptor)
 
     def close(self) -> None:
         """Keep the partitions: they are the host service's."""

@@ -16,13 +16,13 @@ from collections.abc import Container
 
 from penstock.errors import PartitionError
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
+from penstock.services.awaited_producers import AwaitedProducers
 from penstock.services.fetching.line import ServiceLine
 from penstock.services.fetching.parts import FetchedChannel, FetchedPiece, FetchSources
 from penstock.shuffle import (
     ChannelDescriptor,
     InputGateDescriptor,
     OwnerContext,
-    PartitionId,
     Received,
     ShuffleDescriptor,
     TaskHost,
@@ -45,8 +45,7 @@ class FetchingGate:
         self._host = host
         self._metrics = owner.metrics
         self._sources = sources
-        self._unknown: dict[int, ChannelDescriptor] = {}
-        self._updates: deque[tuple[int, ShuffleDescriptor]] = deque()
+        self._awaited = AwaitedProducers()
         self._readers: dict[int, FetchedChannel] = {}
         self._turns: deque[int] = deque()
         self._lines: dict[str, ServiceLine] = {}
@@ -58,16 +57,13 @@ class FetchingGate:
     def setup(self) -> None:
         """Begin with the partitions that are known already."""
         self._lifecycle.move(GateEvent.SET_UP)
-        for number, channel in enumerate(self.descriptor.channels):
-            if channel.source.is_unknown:
-                self._unknown[number] = channel
-            else:
-                self._open(number, channel)
+        for number, channel in self._awaited.known(self.descriptor.channels):
+            self._open(number, channel)
 
     @property
     def is_ended(self) -> bool:
         """True if every channel has ended and all of it was given."""
-        return not (self._readers or self._unknown)
+        return not (self._readers or self._awaited)
 
     def poll(self, channels: Container[int] | None = None) -> Received | None:
         """Take the batch or event that is there, or do what can be done for one; None if nothing is there."""
@@ -92,23 +88,18 @@ class FetchingGate:
             line.close()
         self._lines.clear()
         self._readers.clear()
-        self._unknown.clear()
+        self._awaited.clear()
 
     def update(self, real: ShuffleDescriptor) -> bool:
         """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
-        wanted = PartitionId(real.partition.dataset, real.partition.index, -1)
-        found = [number for number, channel in list(self._unknown.items()) if channel.source.partition == wanted]
-        self._updates.extend((number, real) for number in found)
-        return bool(found)
+        return self._awaited.learn(real)
 
     def _advance(self) -> Received | None:
         """Give what is there, or do what can be done without waiting, and give what that has brought."""
         if self._error is not None:
             raise self._error
-        while self._updates:
-            number, real = self._updates.popleft()
-            if (channel := self._unknown.pop(number, None)) is not None:
-                self._open(number, ChannelDescriptor(real, channel.subpartition, channel.count))
+        for number, channel in self._awaited.arrived():
+            self._open(number, channel)
         try:
             received = self._ready()
             if received is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.errors import SettingError
+from penstock.services.awaited_producers import GatesOfTasks
 from penstock.services.objects.gate import ObjectGate
 from penstock.services.objects.places import ObjectFolder
 from penstock.services.objects.writer import ObjectWriter
@@ -29,7 +30,7 @@ class ObjectEnvironment:
         self._host = context.host
         self._settings = context.settings
         self._folder = ObjectFolder(context.settings.objects.uri, context.application)
-        self._gates: list[tuple[AttemptId, ObjectGate]] = []
+        self._gates = GatesOfTasks()
 
     def create_result_partition_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -44,7 +45,7 @@ class ObjectEnvironment:
         """Gates in the order of the descriptors."""
         late = self._settings.objects.request_timeout
         gates = [ObjectGate(self._host, owner, descriptor, self._folder, late) for descriptor in descriptors]
-        self._gates += [(owner.attempt, gate) for gate in gates]
+        self._gates.add(owner.attempt, gates)
         return list(gates)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
@@ -58,8 +59,7 @@ class ObjectEnvironment:
 
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
-        gates = [gate for attempt, gate in self._gates if attempt == consumer]
-        return sum(gate.update(descriptor) for gate in gates) > 0
+        return self._gates.update(consumer, descriptor)
 
     def close(self) -> None:
         """Keep the objects."""

@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
 from penstock.remote.blocks import read_blocks
+from penstock.services.awaited_producers import AwaitedProducers
 from penstock.services.objects.places import DATA, FAILED, INDEX, NAMED, RELEASED, ObjectFolder, PartitionIndex
 from penstock.services.remote.channel import ChannelRows
 from penstock.services.remote.places import Breadth
@@ -30,7 +31,6 @@ from penstock.shuffle import (
     EndOfPartition,
     InputGateDescriptor,
     OwnerContext,
-    PartitionId,
     Received,
     ShuffleDescriptor,
     TaskHost,
@@ -71,8 +71,7 @@ class ObjectGate:
         self._folder = folder
         self._late = late
         self._threads: ThreadPoolExecutor | None = None
-        self._unknown: dict[int, ChannelDescriptor] = {}
-        self._updates: deque[tuple[int, ShuffleDescriptor]] = deque()
+        self._awaited = AwaitedProducers()
         self._sources: deque[_ObjectSource] = deque()
         self._current: Iterator[Received] = iter(())
         self._ended: _ObjectSource | None = None
@@ -83,26 +82,21 @@ class ObjectGate:
         """Begin with the partitions that are known already."""
         self._lifecycle.move(GateEvent.SET_UP)
         self._threads = ThreadPoolExecutor(_RUNS, "objects")
-        for number, channel in enumerate(self.descriptor.channels):
-            if channel.source.is_unknown:
-                self._unknown[number] = channel
-            else:
-                self._open(number, channel)
+        for number, channel in self._awaited.known(self.descriptor.channels):
+            self._open(number, channel)
 
     @property
     def is_ended(self) -> bool:
         """True if every channel has ended and all of it was given."""
-        return not (self._sources or self._unknown)
+        return not (self._sources or self._awaited)
 
     def poll(self, channels: Container[int] | None = None) -> Received | None:
         """Take the batch or event that is there; None if nothing is."""
         self._host.check_cancelled()
         if self._error is not None:
             raise self._error
-        while self._updates:
-            number, real = self._updates.popleft()
-            if (channel := self._unknown.pop(number, None)) is not None:
-                self._open(number, ChannelDescriptor(real, channel.subpartition, channel.count))
+        for number, channel in self._awaited.arrived():
+            self._open(number, channel)
         try:
             return self._next()
         except PenstockError as error:
@@ -122,17 +116,15 @@ class ObjectGate:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None
         self._sources.clear()
-        self._unknown.clear()
+        self._awaited.clear()
         self._current = iter(())
 
     def update(self, real: ShuffleDescriptor) -> bool:
         """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
-        wanted = PartitionId(real.partition.dataset, real.partition.index, -1)
-        found = [number for number, channel in list(self._unknown.items()) if channel.source.partition == wanted]
-        self._updates.extend((number, real) for number in found)
-        if found:
+        is_awaited = self._awaited.learn(real)
+        if is_awaited:
             self._host.waker()()
-        return bool(found)
+        return is_awaited
 
     def _open(self, number: int, channel: ChannelDescriptor) -> None:
         try:

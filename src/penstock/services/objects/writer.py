@@ -8,20 +8,18 @@ import secrets
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from penstock.errors import PenstockError, ProtocolError, StorageError, TaskCancelledError
+from penstock.errors import PenstockError, StorageError, TaskCancelledError
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_writer import RegionWriter
 from penstock.remote.blocks import HEAD
 from penstock.services.file_rows import FileRows
+from penstock.services.file_writer import RowsAlone
 from penstock.services.objects.places import DATA, FAILED, INDEX, OPEN, BlockPlace, ObjectFolder, PartitionIndex
 from penstock.services.remote.block_sink import BlockSink
 from penstock.services.remote.push_queue import PushedBlock
 from penstock.settings import BlockingSettings
 from penstock.shuffle import (
-    EndOfData,
-    Event,
-    EventKind,
     Intake,
     OwnerContext,
     PartitionEnd,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 
-class ObjectWriter:
+class ObjectWriter(RowsAlone):
     """A `ResultPartitionWriter`: a store has always room, or fails the partition."""
 
     has_pending = False
@@ -47,10 +45,10 @@ class ObjectWriter:
         settings: BlockingSettings,
         folder: ObjectFolder,
     ) -> None:
+        super().__init__(descriptor.shuffle.partition)
         self._host = host
         self._metrics = owner.metrics
         self._folder = folder
-        self._partition = descriptor.shuffle.partition
         self._place = folder.place(self._partition)
         self._rows = FileRows(descriptor)
         wanted = descriptor.partition
@@ -83,21 +81,6 @@ class ObjectWriter:
             self._fail(error)
             raise
         return split.rows
-
-    def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
-        """Refuse all but the end of the data, which needs no word: raises ProtocolError."""
-        if not isinstance(event, EndOfData):
-            raise ProtocolError(f"{self._partition}: a {type(event).__name__} has no place in a blocking partition")
-
-    def end_epoch(self, payload: bytes, kind: EventKind, *, keep_overtaken: bool = False) -> None:
-        """Raise ProtocolError."""
-        raise ProtocolError(f"{self._partition}: a blocking partition has no epochs")
-
-    def overtaken(self) -> None:
-        """Nothing is overtaken."""
-
-    def flush(self) -> None:
-        """Do nothing: a blocking partition is visible when it is finished."""
 
     def finish(self) -> PartitionEnd:
         """Write what is held, and the index."""

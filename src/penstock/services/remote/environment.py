@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.errors import SettingError
 from penstock.remote import messages as ask
+from penstock.services.awaited_producers import GatesOfTasks
 from penstock.services.remote.client import RemoteClient
 from penstock.services.remote.gate import RemoteGate
 from penstock.services.remote.lines import RemoteAccess
@@ -32,7 +33,7 @@ class RemoteEnvironment:
         self._blocking = context.settings.blocking
         access = RemoteAccess.of(context.settings, context.application, "task", context.secret)
         self._client = RemoteClient(access, "penstock-remote")
-        self._gates: list[tuple[AttemptId, RemoteGate]] = []
+        self._gates = GatesOfTasks()
 
     def create_result_partition_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -46,7 +47,7 @@ class RemoteEnvironment:
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
         gates = [RemoteGate(self._host, owner, descriptor, self._client) for descriptor in descriptors]
-        self._gates += [(owner.attempt, gate) for gate in gates]
+        self._gates.add(owner.attempt, gates)
         return list(gates)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
@@ -59,8 +60,7 @@ class RemoteEnvironment:
 
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
-        gates = [gate for attempt, gate in self._gates if attempt == consumer]
-        return sum(gate.update(descriptor) for gate in gates) > 0
+        return self._gates.update(consumer, descriptor)
 
     def close(self) -> None:
         """Hang up; finished partitions stay."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator
 
 from penstock.errors import PartitionError, PenstockError, ProtocolError
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
+from penstock.services.awaited_producers import AwaitedProducers
 from penstock.services.remote.channel import ChannelRows
 from penstock.services.remote.client import RemoteClient
 from penstock.services.remote.fetcher import Fetched, FetchedBlock, FetchedEnd, Fetcher, WantedChannel
@@ -16,7 +17,6 @@ from penstock.shuffle import (
     ChannelDescriptor,
     InputGateDescriptor,
     OwnerContext,
-    PartitionId,
     Received,
     ShuffleDescriptor,
     TaskHost,
@@ -33,8 +33,7 @@ class RemoteGate:
         self._host = host
         self._metrics = owner.metrics
         self._client = client
-        self._unknown: dict[int, ChannelDescriptor] = {}
-        self._updates: deque[tuple[int, ShuffleDescriptor]] = deque()
+        self._awaited = AwaitedProducers()
         self._rows: dict[int, ChannelRows] = {}
         self._fetched: deque[Fetched] = deque()
         self._fetcher: Fetcher | None = None
@@ -48,25 +47,19 @@ class RemoteGate:
     def setup(self) -> None:
         """Begin with the partitions that are known already."""
         self._lifecycle.move(GateEvent.SET_UP)
-        known = []
-        for number, channel in enumerate(self.descriptor.channels):
-            if channel.source.is_unknown:
-                self._unknown[number] = channel
-            else:
-                known.append((number, channel))
-        self._open(known)
+        self._open(self._awaited.known(self.descriptor.channels))
 
     @property
     def is_ended(self) -> bool:
         """True if every channel has ended and all of it was given."""
-        return not (self._rows or self._unknown)
+        return not (self._rows or self._awaited)
 
     def poll(self, channels: Container[int] | None = None) -> Received | None:
         """Take the batch or event that is there; None if nothing is."""
         self._host.check_cancelled()
         if self._error is not None:
             raise self._error
-        self._update()
+        self._open(self._awaited.arrived())
         try:
             return self._next()
         except PenstockError as error:
@@ -86,18 +79,16 @@ class RemoteGate:
             self._client.soon(self._fetcher.close)
             self._fetcher = None
         self._rows.clear()
-        self._unknown.clear()
+        self._awaited.clear()
         self._fetched.clear()
         self._current = iter(())
 
     def update(self, real: ShuffleDescriptor) -> bool:
         """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
-        wanted = PartitionId(real.partition.dataset, real.partition.index, -1)
-        found = [number for number, channel in list(self._unknown.items()) if channel.source.partition == wanted]
-        self._updates.extend((number, real) for number in found)
-        if found:
+        is_awaited = self._awaited.learn(real)
+        if is_awaited:
             self._host.waker()()
-        return bool(found)
+        return is_awaited
 
     def _next(self) -> Received | None:
         while True:
@@ -131,14 +122,6 @@ class RemoteGate:
         if self._ending >= 0:
             self._rows.pop(self._ending, None)
             self._ending = -1
-
-    def _update(self) -> None:
-        found = []
-        while self._updates:
-            number, real = self._updates.popleft()
-            if (channel := self._unknown.pop(number, None)) is not None:
-                found.append((number, ChannelDescriptor(real, channel.subpartition, channel.count)))
-        self._open(found)
 
     def _open(self, channels: list[tuple[int, ChannelDescriptor]]) -> None:
         wanted = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.services.awaited_producers import GatesOfTasks
 from penstock.services.fetching.gate import FetchingGate
 from penstock.services.file_writer import FileWriter
 from penstock.services.spark_ess.client import Access
@@ -32,7 +33,7 @@ class EssEnvironment:
         self._host = context.host
         self._settings = context.settings
         self._access = Access.of(context.settings.ess, context.application)
-        self._gates: list[tuple[AttemptId, FetchingGate]] = []
+        self._gates = GatesOfTasks()
 
     def create_result_partition_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -48,7 +49,7 @@ class EssEnvironment:
         """Gates in the order of the descriptors."""
         sources = EssSources(self._settings.ess, self._access)
         gates = [FetchingGate(self._host, owner, descriptor, sources) for descriptor in descriptors]
-        self._gates += [(owner.attempt, gate) for gate in gates]
+        self._gates.add(owner.attempt, gates)
         return list(gates)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
@@ -64,8 +65,7 @@ class EssEnvironment:
 
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
-        gates = [gate for attempt, gate in self._gates if attempt == consumer]
-        return sum(gate.update(descriptor) for gate in gates) > 0
+        return self._gates.update(consumer, descriptor)
 
     def close(self) -> None:
         """Keep the files: they are the service's to give."""
