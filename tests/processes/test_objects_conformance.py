@@ -6,6 +6,7 @@ The store is the one that `PENSTOCK_TEST_S3` names, a URI such as moto's server 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from objects_harness import ObjectsHarness
 from penstock.errors import IncompleteDataError, SettingError
 from penstock.services.objects import ObjectsShuffleService
 from penstock.services.objects.places import ObjectFolder
-from penstock.testing.conformance import ConformanceExchange, ShuffleServiceConformance
+from penstock.testing.conformance import JOB, ConformanceExchange, ShuffleServiceConformance
 from penstock.testing.conformance_exchange import WantedPartition, numbers
+from penstock.testing.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -58,6 +60,26 @@ class TestObjects(ShuffleServiceConformance):
             with pytest.raises(IncompleteDataError, match="damaged") as caught:
                 exchange.consume([(producer.descriptor, 0)]).drain()
             assert caught.value.partition == producer.descriptor.partition.to_wire()
+
+
+def test_a_job_that_is_over_leaves_no_object(tmp_path: Path) -> None:
+    """Also where its last partition was released before it was over, as those between its stages are."""
+    harness = ObjectsHarness(str(tmp_path), "app")
+    workbench = ConformanceExchange(harness, asyncio.run)
+    producer = workbench.produce(WantedPartition(ObjectsShuffleService.capabilities.kinds[0]))
+    producer.writer.write(numbers(1), 0)
+    producer.writer.finish()
+
+    async def end() -> None:
+        await harness.master.release_partition_externally(producer.descriptor)
+        harness.master.unregister_job(JOB)
+        await asyncio.to_thread(
+            wait_until, lambda: not harness.folder.names(harness.folder.root), "the objects of the job are removed"
+        )
+
+    asyncio.run(end())
+    workbench.close()
+    harness.close()
 
 
 def test_names_lead_nowhere_else(tmp_path: Path) -> None:

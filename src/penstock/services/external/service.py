@@ -20,6 +20,7 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import EndApplication, ForgetJob, ReleaseKept, RenewLease
 from penstock.services.external.client import call
 from penstock.services.external.kept_results import KeptResults
+from penstock.services.partitions_of_jobs import PartitionsOfJobs
 from penstock.settings import Settings
 from penstock.shuffle import (
     Capabilities,
@@ -77,16 +78,12 @@ class ExternalMaster:
         self._protection = services_protection(context.settings.tls)
         self._addresses: dict[str, set[str]] = {}
         """By job: the services that have, or had, something of it."""
-        self._held: dict[str, set[PartitionId]] = {}
-        """By job: what is there."""
-        self._over: set[str] = set()
-        """The jobs that are over, and have partitions yet."""
+        self._held = PartitionsOfJobs(self._forget)
         self._known: set[str] = set()
         """All services that were used."""
         self._waiting: dict[str, list[PartitionId]] = {}
         """By service: what is to be released with the next call."""
         self._renewing: asyncio.Task[None] | None = None
-        self._forgetting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to say that the application is there."""
@@ -101,13 +98,11 @@ class ExternalMaster:
 
     def register_job(self, context: JobShuffleContext) -> None:
         """A job begins."""
-        self._held.setdefault(context.job, set())
+        self._held.begin(context.job)
 
     def unregister_job(self, job: str) -> None:
         """A job is over; results of it that are still held stay."""
-        self._over.add(job)
-        if not self._held.get(job):
-            self._forget_soon(job)
+        self._held.end(job)
 
     async def register_partition_with_producer(
         self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
@@ -116,10 +111,11 @@ class ExternalMaster:
         host = host_in(producer.address) if producer.address else host_of(producer.environment)
         address = self.address_of(host, producer)
         identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
-        self._held.setdefault(job, set()).add(identity)
         self._addresses.setdefault(job, set()).add(address)
         self._known.add(address)
-        return ShuffleDescriptor(identity, NAME, partition.kind, address=address)
+        descriptor = ShuffleDescriptor(identity, NAME, partition.kind, address=address)
+        self._held.add(descriptor)
+        return descriptor
 
     def address_of(self, host: str, producer: ProducerDescriptor) -> str:
         """The address of the service on a producer's host: every host has it at the same port."""
@@ -127,14 +123,7 @@ class ExternalMaster:
 
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Have a partition removed; readers who come late hear of that until the job is over."""
-        job = descriptor.partition.job
-        held = self._held.get(job, set())
-        if descriptor.partition not in held:
-            return
-        held.discard(descriptor.partition)
-        await self._release(descriptor)
-        if not held and job in self._over:
-            await self._forget(job)
+        await self._held.release(descriptor, self._release)
 
     async def keep_result(
         self, name: str, schema: bytes, partitions: Sequence[ShuffleDescriptor]
@@ -146,17 +135,7 @@ class ExternalMaster:
         """The schema and partitions of a result, as this host's service knows it."""
         return await KeptResults(self._key, self._settings).find(name)
 
-    def _forget_soon(self, job: str) -> None:
-        try:
-            task = asyncio.get_running_loop().create_task(self._forget(job))
-        except RuntimeError:  # no loop runs any more: the application is about to end, and all of it goes
-            return
-        self._forgetting.add(task)
-        task.add_done_callback(self._forgetting.discard)
-
     async def _forget(self, job: str) -> None:
-        self._over.discard(job)
-        self._held.pop(job, None)
         addresses = self._addresses.pop(job, set())
         await asyncio.gather(*(self._tell(address, [ForgetJob(job)]) for address in addresses))
 

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.services.partitions_of_jobs import PartitionsOfJobs
 from penstock.services.remote.places import Breadth
 from penstock.shuffle import (
     Capabilities,
@@ -61,9 +62,7 @@ class ObjectMaster:
         from penstock.services.objects.places import ObjectFolder
 
         self._folder: ObjectFolder = ObjectFolder(context.settings.objects.uri, context.application)
-        self._held: dict[str, set[PartitionId]] = {}
-        """By job: what is not released."""
-        self._over: set[str] = set()
+        self._held = PartitionsOfJobs(lambda job: self._remove(self._folder.job(job)))
 
     async def start(self) -> None:
         """There is nobody to speak with."""
@@ -74,11 +73,11 @@ class ObjectMaster:
 
     def register_job(self, context: JobShuffleContext) -> None:
         """A job begins."""
-        self._held.setdefault(context.job, set())
+        self._held.begin(context.job)
 
     def unregister_job(self, job: str) -> None:
         """A job is over; results of it that are still held stay."""
-        self._over.add(job)
+        self._held.end(job)
 
     async def register_partition_with_producer(
         self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
@@ -89,22 +88,16 @@ class ObjectMaster:
         identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
         breadth = Breadth(partition.subpartitions, 1 if partition.broadcast else partition.subpartitions)
         await asyncio.to_thread(self._folder.write, f"{self._folder.place(identity)}/{NAMED}")
-        self._held.setdefault(job, set()).add(identity)
-        return ShuffleDescriptor(identity, NAME, partition.kind, location=str(breadth))
+        descriptor = ShuffleDescriptor(identity, NAME, partition.kind, location=str(breadth))
+        self._held.add(descriptor)
+        return descriptor
 
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Remove its objects; the word that it was released goes with the job."""
-        job = descriptor.partition.job
-        held = self._held.get(job, set())
-        if descriptor.partition not in held:
-            return
-        held.discard(descriptor.partition)
-        if not held and job in self._over:
-            self._over.discard(job)
-            self._held.pop(job, None)
-            await self._remove(self._folder.job(job))
-        else:
-            await asyncio.to_thread(self._folder.release, descriptor.partition)
+        await self._held.release(descriptor, self._release)
+
+    async def _release(self, descriptor: ShuffleDescriptor) -> None:
+        await asyncio.to_thread(self._folder.release, descriptor.partition)
 
     async def _remove(self, folder: str) -> None:
         try:

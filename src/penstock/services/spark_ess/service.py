@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from penstock.connection.transport import host_in
 from penstock.errors import PenstockError
+from penstock.services.partitions_of_jobs import PartitionsOfJobs
 from penstock.services.spark_ess.client import Access, address_of, call, refuse_unauthenticated
 from penstock.services.spark_ess.messages import remove_blocks
 from penstock.services.spark_ess.places import Place
@@ -66,10 +67,7 @@ class SparkEssMaster:
     def __init__(self, context: ShuffleMasterContext) -> None:
         self._access = Access.of(context.settings.ess, context.application)
         self._accepts_unauthenticated = context.settings.ess.accept_unauthenticated
-        self._over: set[str] = set()
-        """The jobs that are over, and have partitions yet."""
-        self._held: dict[str, dict[PartitionId, ShuffleDescriptor]] = {}
-        """By job: what is there."""
+        self._held = PartitionsOfJobs(self._forget)
         self._marks: dict[str, list[ShuffleDescriptor]] = {}
         """By job: what was released, and has left its mark for readers that come late."""
 
@@ -78,19 +76,18 @@ class SparkEssMaster:
 
     async def close(self) -> None:
         """Have everything removed; what can't be goes with the application's folders."""
-        held = [each for job in self._held.values() for each in job.values()]
+        held = self._held.clear()
         marks = [each for job in self._marks.values() for each in job]
-        self._held.clear()
         self._marks.clear()
         await self._remove([*held, *marks], marks=True)
 
     def register_job(self, context: JobShuffleContext) -> None:
         """A job begins."""
-        self._held.setdefault(context.job, {})
+        self._held.begin(context.job)
 
     def unregister_job(self, job: str) -> None:
         """A job is over; results of it that are still held stay."""
-        self._over.add(job)
+        self._held.end(job)
 
     async def register_partition_with_producer(
         self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
@@ -110,24 +107,19 @@ class SparkEssMaster:
             address=f"tcp://{host}:{self._access.port}",
             location=str(Place.new(environment)),
         )
-        self._held.setdefault(job, {})[identity] = descriptor
+        self._held.add(descriptor)
         return descriptor
 
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Have the files removed; the mark goes with the job, so that readers who come late hear of the release."""
-        job = descriptor.partition.job
-        held = self._held.get(job, {})
-        if held.pop(descriptor.partition, None) is None:
-            return
-        if not held and job in self._over:
-            self._over.discard(job)
-            marks = [*self._marks.pop(job, []), descriptor]
-            self._held.pop(job, None)
-            await self._remove([descriptor], marks=False)
-            await self._remove(marks, marks=True)
-            return
-        self._marks.setdefault(job, []).append(descriptor)
+        await self._held.release(descriptor, self._release)
+
+    async def _release(self, descriptor: ShuffleDescriptor) -> None:
+        self._marks.setdefault(descriptor.partition.job, []).append(descriptor)
         await self._remove([descriptor], marks=False)
+
+    async def _forget(self, job: str) -> None:
+        await self._remove(self._marks.pop(job, []), marks=True)
 
     async def _remove(self, descriptors: Iterable[ShuffleDescriptor], *, marks: bool) -> None:
         """Have the files of partitions removed, or with their marks."""
