@@ -9,12 +9,14 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
 from dropping_mount import Mount
 from penstock.api.line_formats import TEXT_SCHEMA
+from penstock.errors import PlanError
 from penstock.graph import JobGraph
 from penstock.record import PartitionerSpec
 from penstock.stream.batch_files import BatchFiles, FileBatch
@@ -109,3 +111,49 @@ def test_files_of_a_batch_that_was_done_are_never_given_again(tmp_path: Path) ->
         (tmp_path / "batches" / name).write_bytes(data)
     assert batches_of(tmp_path).take() is None
     assert not list((tmp_path / "batches").glob("part-*"))
+
+
+def test_a_folder_that_is_away_for_a_moment_changes_no_number(tmp_path: Path) -> None:
+    """A batch that was begun is given again with its number, whatever the list showed in between."""
+    made = query_graph(tmp_path, 1)
+    for number in range(2):
+        (tmp_path / "in" / f"f{number}").write_text("a\n")
+        with LocalQuery(made, location(tmp_path), available_now=True) as query:
+            query.start()
+            query.run_through(SECONDS)
+        batches = batches_of(tmp_path)
+        begun = batches.take()
+        assert begun is not None
+        if number == 0:
+            batches.done(begun)
+    after = batches_of(tmp_path)
+    (tmp_path / "batches").rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            after.take()
+        (tmp_path / "batches").mkdir(exist_ok=True)
+    (tmp_path / "batches").rmdir()
+    (tmp_path / "away").rename(tmp_path / "batches")
+    assert after.take() == FileBatch(begun.number, begun.files, is_again=True)
+    assert begun.number == 1
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_rows_that_wait_keep_their_columns(tmp_path: Path, taken: bool) -> None:
+    """A plan with other columns is refused while they are not done: read with its schema they would be nulls."""
+    made, other = query_graph(tmp_path, 1), pa.schema([("price", pa.string())])
+    batches_of(tmp_path).refuse_others(other)
+    (tmp_path / "in" / "f").write_text("a\n")
+    with LocalQuery(made, location(tmp_path), available_now=True) as query:
+        query.start()
+        query.run_through(SECONDS)
+    begun = batches_of(tmp_path).take() if taken else None
+    after = batches_of(tmp_path)
+    with pytest.raises(PlanError, match=r"columns value string, and this query has price string"):
+        after.refuse_others(other)
+    after.refuse_others(TEXT_SCHEMA)
+    batch = after.take()
+    assert batch is not None
+    assert batch.is_again is (begun is not None)
+    after.done(batch)
+    batches_of(tmp_path).refuse_others(other)

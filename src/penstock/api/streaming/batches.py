@@ -48,7 +48,9 @@ def for_each_batch(function: BatchFunction, request: SinkRequest, location: str)
         thread.apply(spark)
         function(spark.read.schema(types).parquet(*(f"{start}/{name}" for name in batch.files)), batch.number)
 
-    caller = BatchCaller(BatchFiles(filesystem, folder, location), call, request.name or request.query)
+    batches = BatchFiles(filesystem, folder, location)
+    batches.refuse_others(request.schema)
+    caller = BatchCaller(batches, call, request.name or request.query)
     sink = replace(FolderSink(filesystem, folder, request.schema, request.uid), has_epochs=True)
     return sink, QueryHooks(caller.wake, finish=caller.finish, failure=lambda: caller.failure)
 
