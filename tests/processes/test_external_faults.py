@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import shutil
 import socket
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
 from penstock.testing.waiting import Running, wait_until
+from small_disks import small_disk
 
 pytestmark = pytest.mark.processes
 
@@ -286,22 +286,17 @@ def test_limits_are_errors_that_say_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def full_soon(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=755", "penstock-test", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("this user may mount no file system")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    with small_disk(tmp_path / "disk", 16) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("reserve", ["0", "8m"])
-def test_a_full_disk_fails_the_partition_and_frees_its_files(tmp_path: Path, small_disk: Path, reserve: str) -> None:
+def test_a_full_disk_fails_the_partition_and_frees_its_files(tmp_path: Path, full_soon: Path, reserve: str) -> None:
     """The task's error says what to do about the service's disk, readers hear the cause, and the next one fits."""
     harness, exchange = limited(tmp_path / "h", "--reserve", reserve)
-    harness.folders["l"] = small_disk
+    harness.folders["l"] = full_soon
     try:
         producer = exchange.produce(WantedPartition(KIND, host="l"))
         column = pa.array(range(ROWS), pa.int64())

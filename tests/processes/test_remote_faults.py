@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, W
 from penstock.testing.waiting import Running
 from remote_cluster import RemoteCluster
 from remote_harness import RemoteHarness
+from small_disks import small_disk
 
 pytestmark = pytest.mark.processes
 
@@ -198,23 +197,18 @@ def end(producer: Producer) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def full_soon(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=755", "penstock-test", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("this user may mount no file system")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    with small_disk(tmp_path / "disk", 16) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("cluster", [0], indirect=True)
 def test_a_full_disk_moves_files_and_a_second_one_is_an_error(
-    cluster: RemoteCluster, exchange_later: ExchangeLater, small_disk: Path
+    cluster: RemoteCluster, exchange_later: ExchangeLater, full_soon: Path
 ) -> None:
     """A file goes on at another worker, with all rows in order; where there is none, the task fails with that."""
-    cluster.add_worker(small_disk / "files")
+    cluster.add_worker(full_soon / "files")
     exchange = exchange_later()
     producer = exchange.produce(WantedPartition(KIND))
     cluster.add_worker()

@@ -41,6 +41,8 @@ _RUNS = 4
 """So many reads are under way, or wait for the task."""
 _AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.25)
 _TRIES = 2
+_MISSES = 4
+"""After so many looks that failed or showed nothing the partition is lost."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +55,8 @@ class _ObjectSource:
     looking: Future[PartitionIndex | PenstockError | None] | None = None
     due: float = 0.0
     looks: int = 0
+    misses: int = 0
+    """The looks since the last one that showed it."""
     runs: deque[tuple[int, int]] | None = None
     """The runs of bytes that are not asked for yet."""
     reading: deque[Future[bytes]] = field(default_factory=deque)
@@ -229,14 +233,20 @@ class ObjectGate:
                 cause = self._folder.read(f"{place}/{FAILED}").decode(errors="replace")
                 return _told(source, ProducerFailedError, f"has no rows: its producer failed: {cause}")
             if NAMED not in names:
-                return _told(source, PartitionLostError, f"is lost: there is nothing at {place}")
+                return self._missed(source, f"is lost: there is nothing at {place}")
+            source.misses = 0
         except IncompleteDataError as error:
             return _told(source, IncompleteDataError, f"can't be read: {error}")
         except FileNotFoundError:
             return None  # it is just being released
         except OSError as error:
-            return _told(source, PartitionLostError, f"can't be read: {error}")
+            return self._missed(source, f"can't be read: {error}")
         return None
+
+    def _missed(self, source: _ObjectSource, what: str) -> PenstockError | None:
+        """One look is not believed: a store may be busy, and a mount away, for a moment."""
+        source.misses += 1
+        return _told(source, PartitionLostError, what) if source.misses >= _MISSES else None
 
     def _read(self, source: _ObjectSource, path: str, offset: int, size: int) -> bytes:
         """The bytes of a run, which are whole blocks; damage is read again once."""

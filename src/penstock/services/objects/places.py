@@ -8,7 +8,8 @@
         index               written last: where it is, the partition is complete
         failed, released    why there are no rows: a cause, or nothing
 
-A store lists and reads what was written before, as S3 does. There is no lock and no rename.
+A store lists and reads what was written before, as S3 does, and shows an object when it is whole. There is no lock.
+In a folder of a file system small objects are written aside, as `<name>.partial`, and renamed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import xxhash
 from pyarrow import fs
 
 from penstock.errors import IncompleteDataError, ProtocolError, SettingError, StorageError
-from penstock.machine.locations import at_uri, here, is_uri
+from penstock.machine.locations import at_uri, here, is_here, is_uri
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 
 NAMED, OPEN, DATA, INDEX, FAILED, RELEASED = "named", "open.", "data", "index", "failed", "released"
+_PARTIAL = ".partial"
 _HEAD = struct.Struct("<4sIIQ")
 _MAGIC = b"POI1"
 _BLOCK = struct.Struct("<IIQ")
@@ -96,12 +98,16 @@ class ObjectFolder:
         return {info.base_name for info in self.filesystem.get_file_info(selector)}
 
     def write(self, path: str, data: bytes = b"") -> None:
-        """Write a small object; StorageError where the store does not take it."""
+        """Write a small object, which is seen whole or not at all; StorageError where the store does not take it."""
         try:
-            if isinstance(self.filesystem, fs.LocalFileSystem):
-                self.filesystem.create_dir(path.rpartition("/")[0])
-            with self.filesystem.open_output_stream(path) as stream:
+            if not is_here(self.filesystem):
+                with self.filesystem.open_output_stream(path) as stream:
+                    stream.write(data)
+                return
+            self.filesystem.create_dir(path.rpartition("/")[0])
+            with self.filesystem.open_output_stream(path + _PARTIAL) as stream:
                 stream.write(data)
+            self.filesystem.move(path + _PARTIAL, path)
         except OSError as error:
             raise StorageError(f"{path} can't be written: {error}") from error
 

@@ -110,10 +110,14 @@ class ObjectWriter(RowsAlone):
             return
         self._lifecycle.move(WriterEvent.FAIL)
         self._regions.abort()
-        with contextlib.suppress(OSError, PenstockError):  # a store that is away: readers wait until their deadline
-            self._close_stream()
-            self._folder.write(f"{self._place}/{FAILED}", f"{type(cause).__name__}: {cause}".encode())
-            self._folder.remove(self._place, {DATA})
+        text = f"{type(cause).__name__}: {cause}".encode()
+        for step in (  # the rows first: a full store has room for the cause then
+            self._close_stream,
+            lambda: self._folder.remove(self._place, {DATA}),
+            lambda: self._folder.write(f"{self._place}/{FAILED}", text),
+        ):
+            with contextlib.suppress(OSError, PenstockError):  # a store that is away: readers wait for their deadline
+                step()
 
     def _close_stream(self) -> None:
         stream, self._stream = self._stream, None
