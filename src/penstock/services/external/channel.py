@@ -28,6 +28,7 @@ from penstock.link.wire import Plain, from_wire
 from penstock.partition.file_input import FileOrigin
 from penstock.services.external.fetches import ReceivedPiece, WantedPiece
 from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
+from penstock.services.partition_errors import about
 from penstock.shuffle import ChannelDescriptor, EndOfPartition, Received
 
 if TYPE_CHECKING:
@@ -177,9 +178,7 @@ class ExternalChannel:
             self._batches.append(self._rows.closing(self._end, f"subpartitions {wanted.subpartition} to {last}"))
 
     def _error(self, kind: type[PartitionError], what: str) -> PartitionError:
-        error = kind(f"{self._origin} {what}")
-        error.partition = self.wanted.source.partition.to_wire()
-        return error
+        return about(self.wanted.source.partition, kind(f"{self._origin} {what}"))
 
 
 def _neighbours(extents: list[FetchedExtent]) -> Iterator[_Neighbours]:

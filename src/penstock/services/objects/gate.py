@@ -18,14 +18,14 @@ from penstock.errors import (
     PartitionReleasedError,
     PenstockError,
     ProducerFailedError,
-    ProtocolError,
 )
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
 from penstock.remote.blocks import read_blocks
 from penstock.services.awaited_producers import AwaitedProducers
 from penstock.services.objects.places import DATA, FAILED, INDEX, NAMED, RELEASED, ObjectFolder, PartitionIndex
+from penstock.services.partition_errors import about
 from penstock.services.remote.channel import ChannelRows
-from penstock.services.remote.places import Breadth
+from penstock.services.remote.places import files_of
 from penstock.shuffle import (
     ChannelDescriptor,
     EndOfPartition,
@@ -132,10 +132,9 @@ class ObjectGate:
 
     def _open(self, number: int, channel: ChannelDescriptor) -> None:
         try:
-            files, times = Breadth.from_text(channel.source.location).of_range(channel.subpartition, channel.count)
-        except (ValueError, ProtocolError) as error:
-            self._error = PartitionError(f"partition {channel.source.partition} can't be read: {error}")
-            self._error.partition = channel.source.partition.to_wire()
+            files, times = files_of(channel)
+        except PartitionError as error:
+            self._error = error
             return
         rows = ChannelRows(number, channel, self.descriptor.schema, times)
         self._sources.append(_ObjectSource(rows, files, time.monotonic()))
@@ -285,6 +284,4 @@ def _runs(index: PartitionIndex, files: range) -> deque[tuple[int, int]]:
 
 def _told(source: _ObjectSource, kind: type[PenstockError], what: str) -> PenstockError:
     partition = source.rows.wanted.source.partition
-    error = kind(f"partition {partition} {what}")
-    error.partition = partition.to_wire()
-    return error
+    return about(partition, kind(f"partition {partition} {what}"))

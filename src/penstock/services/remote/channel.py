@@ -17,6 +17,7 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.remote.blocks import BlockHead
+from penstock.services.partition_errors import about
 from penstock.shuffle import ChannelDescriptor, EndOfData, EndOfPartition, Received
 from penstock.shuffle.sums import Sums
 
@@ -88,6 +89,5 @@ class ChannelRows:
                 yield batch, self._size(batch)
 
     def _incomplete(self, what: str) -> IncompleteDataError:
-        error = IncompleteDataError(f"partition {self.wanted.source.partition}: {what}; it must be produced again")
-        error.partition = self.wanted.source.partition.to_wire()
-        return error
+        partition = self.wanted.source.partition
+        return about(partition, IncompleteDataError(f"partition {partition}: {what}; it must be produced again"))

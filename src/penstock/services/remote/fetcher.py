@@ -43,6 +43,7 @@ from penstock.remote.blocks import HEAD, LEAST_CREDIT, BlockHead, read_blocks
 from penstock.remote.partition_states import RemoteState
 from penstock.remote.peers import Way, asked
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
+from penstock.services.partition_errors import about
 from penstock.services.remote.lines import ManagerLine
 from penstock.shuffle import EndOfPartition, PartitionId
 
@@ -364,6 +365,4 @@ def aligned_memory(_: int, length: int) -> memoryview:
 
 
 def _told(channel: WantedChannel, kind: type[E], what: str) -> E:
-    error = kind(f"partition {channel.partition} {what}")
-    error.partition = channel.partition.to_wire()
-    return error
+    return about(channel.partition, kind(f"partition {channel.partition} {what}"))

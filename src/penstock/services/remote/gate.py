@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 
-from penstock.errors import PartitionError, PenstockError, ProtocolError
+from penstock.errors import PartitionError, PenstockError
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
 from penstock.services.awaited_producers import AwaitedProducers
 from penstock.services.remote.channel import ChannelRows
 from penstock.services.remote.client import RemoteClient
 from penstock.services.remote.fetcher import Fetched, FetchedBlock, FetchedEnd, Fetcher, WantedChannel
-from penstock.services.remote.places import Breadth
+from penstock.services.remote.places import files_of
 from penstock.shuffle import (
     ChannelDescriptor,
     InputGateDescriptor,
@@ -127,11 +127,9 @@ class RemoteGate:
         wanted = []
         for number, channel in channels:
             try:
-                extent = Breadth.from_text(channel.source.location)
-                files, times = extent.of_range(channel.subpartition, channel.count)
-            except (ValueError, ProtocolError) as error:
-                self._error = PartitionError(f"partition {channel.source.partition} can't be read: {error}")
-                self._error.partition = channel.source.partition.to_wire()
+                files, times = files_of(channel)
+            except PartitionError as error:
+                self._error = error
                 return
             self._rows[number] = ChannelRows(number, channel, self.descriptor.schema, times)
             wanted.append(WantedChannel(number, channel.source.partition, files))

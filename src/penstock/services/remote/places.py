@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from penstock.errors import ProtocolError
+from penstock.errors import PartitionError, ProtocolError
+from penstock.services.partition_errors import about
+from penstock.shuffle import ChannelDescriptor
 
 _LOCATION = re.compile(r"(\d{1,9})/(\d{1,9})")
 
@@ -39,3 +41,14 @@ class Breadth:
         if self.files < self.subpartitions:
             return range(1), count
         return range(first, first + count), 1
+
+
+def files_of(channel: ChannelDescriptor) -> tuple[range, int]:
+    """The merged files of a channel, and how often each row is meant; PartitionError for a range that is none."""
+    source = channel.source
+    try:
+        return Breadth.from_text(source.location).of_range(channel.subpartition, channel.count)
+    except (ValueError, ProtocolError) as error:
+        raise about(
+            source.partition, PartitionError(f"partition {source.partition} can't be read: {error}")
+        ) from error

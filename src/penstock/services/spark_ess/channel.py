@@ -31,6 +31,7 @@ from penstock.errors import (
 from penstock.partition.file_header import damaged
 from penstock.partition.file_input import FileOrigin
 from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
+from penstock.services.partition_errors import about
 from penstock.services.spark_ess.fetches import Fetched, Wanted
 from penstock.services.spark_ess.manifest import ExtentRun, Manifest
 from penstock.services.spark_ess.messages import Block
@@ -225,6 +226,4 @@ class ChannelReader:
         return self._rows.closing(expected, f"subpartitions from {wanted.subpartition} on")
 
     def _error(self, kind: type[PartitionError], what: str) -> PartitionError:
-        error = kind(f"{self._origin} {what}")
-        error.partition = self.wanted.source.partition.to_wire()
-        return error
+        return about(self.wanted.source.partition, kind(f"{self._origin} {what}"))
