@@ -2,14 +2,16 @@
 """The index of a host service on disk: applications, and what they have committed. SQLite, written by one process.
 
 Rules: a row is there before readers are told of its partition, so what was committed is there after `kill -9`.
-After a loss of power the newest rows may be missing, as files may: then partitions are made again. A database of
-another version is refused.
+After a loss of power the newest rows may be missing, as files may: then partitions are made again. A user has one
+result of a name, and the former one goes in the transaction in which the new one comes: it can't be found again. A
+database of another version is refused.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import StorageError
@@ -18,11 +20,12 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import KeptState
 from penstock.shuffle import DatasetId, PartitionId
 
-_VERSION = 2
+_VERSION = 3
 _TABLES = """
 create table applications (
     name text primary key, title text, key blob, user integer, kept text, description blob
 ) without rowid;
+create unique index results on applications (user, kept) where kept <> '';
 create table partitions (
     number integer primary key autoincrement, application text, dataset text, place integer, attempt integer,
     subpartitions integer, state text, folder text, bytes integer, cause text
@@ -76,20 +79,23 @@ class Catalogue:
         self._run("insert into applications values (?, ?, ?, ?, ?, ?)", *values)
 
     def move(self, numbers: Iterable[int], account: Account) -> None:
-        """Add an application, which takes these partitions over: all of it or nothing."""
-        try:
-            with self._base:
-                self._base.execute("begin")
-                self.add_application(account)
-                for number in numbers:
-                    self._run("update partitions set application = ? where number = ?", account.key.name, number)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
+        """Add a result, which takes these partitions over and the place of the one of its name: all or nothing."""
+        with self._at_once():
+            former = self._run(
+                "select name from applications where user = ? and kept = ?", account.user, account.kept
+            ).fetchall()
+            for (name,) in former:
+                self._run("update applications set kept = '' where name = ?", name)
+            self.add_application(account)
+            for number in numbers:
+                self._run("update partitions set application = ? where number = ?", account.key.name, number)
+            for (name,) in former:
+                self._remove(name)
 
     def remove_application(self, account: Account) -> None:
-        """An application is over, with all that it has."""
-        self._run("delete from partitions where application = ?", account.key.name)
-        self._run("delete from applications where name = ?", account.key.name)
+        """An application is over, with all that it has: all of it or nothing."""
+        with self._at_once():
+            self._remove(account.key.name)
 
     def add(self, account: Account, partition: PartitionId, subpartitions: int) -> int:
         """A partition is being written; its number, which no other one ever has."""
@@ -125,6 +131,19 @@ class Catalogue:
     def close(self) -> None:
         """Close it; idempotent."""
         self._base.close()
+
+    def _remove(self, name: str) -> None:
+        self._run("delete from partitions where application = ?", name)
+        self._run("delete from applications where name = ?", name)
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        try:
+            with self._base:
+                self._base.execute("begin")
+                yield
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
 
     def _run(self, text: str, *values: object) -> sqlite3.Cursor:
         try:

@@ -249,7 +249,7 @@ class Keeper:
             account.remove(kept)
             keeper.add(kept)
         if former is not None:
-            self.end(former)
+            self._clear(former)  # its rows went as the new ones came
         self.accounts.add(keeper)
 
     def find_kept(self, account: Account, name: str) -> FoundByName:
@@ -262,10 +262,7 @@ class Keeper:
 
     def end(self, account: Account) -> None:
         """An application is over: all of it goes."""
-        self.accounts.remove(account)
-        for kept in account.numbers.values():
-            kept.state, folder, kept.folder = KeptState.RELEASED, kept.folder, ""
-            self._remove(folder)
+        self._clear(account)
         self._write_if_possible(lambda: self._catalogue.remove_application(account))
 
     def expire(self, now: float) -> None:
@@ -299,6 +296,12 @@ class Keeper:
         swept = self.folders.sweep(known)
         held = sum(len(self.held(account)) for account in self.accounts)
         log.info("%d applications, %d partitions, %d unfinished ones swept", len(self.accounts), held, swept)
+
+    def _clear(self, account: Account) -> None:
+        self.accounts.remove(account)
+        for kept in account.numbers.values():
+            kept.state, folder, kept.folder = KeptState.RELEASED, kept.folder, ""
+            self._remove(folder)
 
     def _writing(self, account: Account, number: int) -> KeptPartition:
         kept = account.numbers.get(number)
