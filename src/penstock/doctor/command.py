@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingError
 from penstock.machine.memory import machine_memory
 from penstock.observe import host_check
 from penstock.observe.cluster_check import judge_conf, judge_workers
@@ -45,8 +45,10 @@ def run_doctor(options: DoctorOptions) -> int:
 
 def examine(options: DoctorOptions) -> list[Finding]:
     """All findings: this machine, Java, the session, its settings, its workers."""
-    from penstock.spark.preflight import needs_of
-
+    try:
+        from penstock.spark.preflight import needs_of
+    except SettingError as error:
+        return [Finding.of("PySpark", "not installed", wrong=str(error))]
     settings = Settings.from_conf({key: value for key, value in options.conf.items() if key.startswith(PREFIX)})
     needs = needs_of(settings)
     here = host_check.facts(needs.folders)
