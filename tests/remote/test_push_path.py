@@ -120,8 +120,12 @@ class ModelWorker:
         else:
             number = DAMAGED
         if spot is None:
-            wire.acknowledged(wire.session, head, number)
-            self.credit.stored(wire.session, charge(sent.length))
+            session = wire.session
+            self.credit.stored(session, charge(sent.length))
+            if number == FATES[BlockFate.REPEAT]:
+                self.dataset.repeated(head, lambda fate: wire.acknowledged(session, head, FATES[fate]))
+            else:
+                wire.acknowledged(session, head, number)
         else:
             self.writing.append((wire.session, wire, head, spot, data))
 

@@ -4,8 +4,11 @@
 Rules:
 
 - A file takes the blocks of all writers as they come. A writer's blocks of a file come in the order of their numbers:
-  one that was there is a repeat and is dropped, one after a gap is refused, and the writer begins again at the gap.
-  A file that another worker had before begins with the number that the writer names when it enters.
+  one that was there is a repeat and is dropped; its writer hears so when the first copy is stored. One after a gap is
+  refused, and the writer begins again at the gap. A file that another worker had before begins with the number that
+  its writer names when it enters.
+- A block that could not be written ends its writer's part of the file: those after it that were on their way to the
+  disk are not here either, whatever the disk made of them, and go on at another worker together.
 - A partition belongs to the writer that commits first. Another one of the same attempt is refused, and so is one
   whose partition was given up: it is stale. A commit that comes again is answered as the first.
 - A commit names the sums of what was pushed here, by file, and counts the blocks: it is refused while any is missing.
@@ -23,7 +26,7 @@ Life of a writer here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -86,6 +89,13 @@ class _Blocks:
     first: int
     spots: list[Spot] = field(default_factory=list)
     is_full: bool = False
+    awaited: dict[int, list[Callable[[BlockFate], None]]] = field(default_factory=dict)
+    """By number: who waits for the end of its write."""
+
+    def tell(self, number: int, fate: BlockFate) -> None:
+        """The write of a block is over."""
+        for told in self.awaited.pop(number, ()):
+            told(fate)
 
 
 @dataclass(slots=True)
@@ -162,11 +172,16 @@ class MergedDataset:
         merged.size += spot.size
         return BlockFate.STORE, spot
 
-    def stored(self, head: BlockHead, spot: Spot) -> None:
-        """The block is where it should be."""
+    def stored(self, head: BlockHead, spot: Spot) -> bool:
+        """The block is where it should be; False if one before it could not be stored: then this one is not taken."""
         holder = self._holders.get(head.writer)
-        if holder is not None and head.file in holder.files:
-            holder.files[head.file].spots.append(spot)
+        if holder is None or (blocks := holder.files.get(head.file)) is None:
+            return True
+        is_taken = head.number < blocks.next
+        if is_taken:
+            blocks.spots.append(spot)
+        blocks.tell(head.number, BlockFate.REPEAT if is_taken else BlockFate.FULL)
+        return is_taken
 
     def failed(self, head: BlockHead) -> None:
         """The block could not be stored: no later one of this writer is taken for this file."""
@@ -174,6 +189,17 @@ class MergedDataset:
         if holder is not None and (blocks := holder.files.get(head.file)) is not None:
             blocks.is_full = True
             blocks.next = min(blocks.next, head.number)
+            blocks.tell(head.number, BlockFate.FULL)
+
+    def repeated(self, head: BlockHead, told: Callable[[BlockFate], None]) -> None:
+        """Say what became of a block that is a repeat: now, or when its write is over."""
+        holder = self._holders.get(head.writer)
+        blocks = None if holder is None else holder.files.get(head.file)
+        is_writing = holder is not None and holder.life.state is HolderState.WRITING
+        if blocks is None or not is_writing or head.number < blocks.first + len(blocks.spots):
+            told(BlockFate.REPEAT)
+        else:
+            blocks.awaited.setdefault(head.number, []).append(told)
 
     def commit(self, writer: int, partition: str, sums: Mapping[int, Sums], ends: Mapping[int, int]) -> list[int]:
         """All that a writer pushed here is here: up to these numbers, with these sums; the paths that it lies in.
@@ -228,7 +254,10 @@ class MergedDataset:
             life = Lifecycle(f"writer {writer:x}", HOLDER_TABLE, HolderState.WRITING)
             holder = self._holders[writer] = _Holder("", life)
         holder.life.move(HolderEvent.DISCARD)
-        holder.files, holder.sums = {}, {}
+        files, holder.files, holder.sums = holder.files, {}, {}
+        for blocks in files.values():
+            for number in list(blocks.awaited):
+                blocks.tell(number, BlockFate.STALE)
         empty = []
         for file, merged in list(self._files.items()):
             merged.writers.discard(writer)

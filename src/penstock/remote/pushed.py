@@ -89,6 +89,10 @@ class PushSession:
             self._refuse(head, DAMAGED, len(data), nbytes)
             return
         verdict, spot = dataset.offer(head)
+        if verdict is BlockFate.REPEAT:
+            self._drop(len(data), nbytes)
+            dataset.repeated(head, lambda fate: self._acknowledge(head, FATES[fate]))
+            return
         if spot is None:
             self._refuse(head, FATES[verdict], len(data), nbytes)
             return
@@ -108,16 +112,18 @@ class PushSession:
     def _written(
         self, dataset: MergedDataset, head: BlockHead, spot: Spot, nbytes: int, error: Exception | None
     ) -> None:
-        if error is None:
-            dataset.stored(head, spot)
-        else:
+        if error is not None:
             dataset.failed(head)
-        self._acknowledge(head, TAKEN if error is None else FATES[BlockFate.FULL])
+        is_stored = error is None and dataset.stored(head, spot)
+        self._acknowledge(head, TAKEN if is_stored else FATES[BlockFate.FULL])
         self._holdings.stored(self._number, nbytes)
 
     def _refuse(self, head: BlockHead, verdict: int, size: int, nbytes: int) -> None:
-        self._holdings.figures.dropped += size
         self._acknowledge(head, verdict)
+        self._drop(size, nbytes)
+
+    def _drop(self, size: int, nbytes: int) -> None:
+        self._holdings.figures.dropped += size
         self._holdings.stored(self._number, nbytes)
 
     def _acknowledge(self, head: BlockHead, verdict: int) -> None:

@@ -6,7 +6,8 @@ Rules:
 - Blocks are announced while at most `window` bytes are announced or under way, and sent when memory is promised for
   them, in this order.
 - A block that was refused, because it was damaged on its way or one before it was, is sent again when none of its
-  file is under way any more: so the numbers of a file stay in order.
+  file is under way any more: so the numbers of a file stay in order. A gap before the first of them can't close so:
+  the worker lacks what it had taken, and after `_DAMAGES` of those, as after so many damages, pushing fails.
 - The blocks of a file that the worker takes no more of are given back, when none of them is under way.
 - A connection that breaks loses what was under way and not acknowledged: all of it is sent again, in order. The
   worker knows what it has.
@@ -50,6 +51,7 @@ class PushQueue:
         self._again: dict[int, list[PushedBlock]] = {}
         self._full: set[int] = set()
         self._damages = 0
+        self._gaps = 0
 
     @property
     def is_empty(self) -> bool:
@@ -90,7 +92,8 @@ class PushQueue:
     def acknowledged(self, file: int, number: int, verdict: int) -> PushedBlock | None:
         """The worker has said what became of a block: the block, if it is stored there.
 
-        StaleError for a writer that is none any more, StorageError for a wire that damages everything.
+        StaleError for a writer that is none any more, StorageError for a wire that damages everything, and for a
+        worker that lacks what it had taken.
         """
         block = self._under_way.pop((file, number), None)
         if block is None:
@@ -105,9 +108,7 @@ class PushQueue:
         if verdict == FULL:
             self._full.add(file)
         else:
-            self._damages += verdict == DAMAGED
-            if self._damages > _DAMAGES:
-                raise StorageError(f"{self._damages} blocks were damaged on their way to one worker")
+            self._count(block, verdict)
         self._again.setdefault(file, []).append(block)
         self._settle(file)
         return None
@@ -147,6 +148,17 @@ class PushQueue:
         self._again.clear()
         self._full.clear()
         return {file: sorted(blocks, key=lambda block: block.number) for file, blocks in found.items()}
+
+    def _count(self, block: PushedBlock, verdict: int) -> None:
+        self._damages += verdict == DAMAGED
+        if self._damages > _DAMAGES:
+            raise StorageError(f"{self._damages} blocks were damaged on their way to one worker")
+        self._gaps += verdict == GAP and block.file not in self._again
+        if self._gaps > _DAMAGES:
+            raise StorageError(
+                f"a worker refused block {block.number} of file {block.file} {self._gaps} times: it lacks one before"
+                " it that it had taken: the partition must be made again"
+            )
 
     def _settle(self, file: int) -> None:
         """If none of a file is under way, what was refused goes again, in front of what waits."""
