@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.remote import messages as ask
 from penstock.remote.peers import Way, asked
 from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic
+from penstock.services.partition_errors import about
 from penstock.services.remote.lines import ManagerLine
 from penstock.services.remote.push_queue import PushedBlock, PushQueue
 from penstock.shuffle import PartitionId
@@ -288,9 +289,8 @@ class Pusher:
 
     def _lost(self, name: str, cause: str) -> PenstockError:
         address = self._located.addresses.get(name, "an unknown place").removeprefix("tcp://")
-        error = PartitionLostError(f"{self._begun.partition} is lost: worker {name} at {address}: {cause}")
-        error.partition = self._begun.partition.to_wire()
-        return error
+        partition = self._begun.partition
+        return about(partition, PartitionLostError(f"{partition} is lost: worker {name} at {address}: {cause}"))
 
 
 def _nothing(_: object = None) -> None:
