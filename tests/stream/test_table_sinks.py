@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -197,3 +198,64 @@ def test_versions_of_a_delta_table_are_read_once(delta: Any, tmp_path: Path) -> 
     ended = delta_source(options(startingVersion="5", skipChangeCommits="true"), uri).available_now().open(0, 1, [])
     wait_until(lambda: (ended.poll(99), ended.is_ended)[1], "it has ended")
     ended.close()
+
+
+def test_a_delta_table_that_was_made_anew_is_refused(delta: Any, tmp_path: Path) -> None:
+    """By its id, wherever its versions are; one that was cut back keeps its id, and is refused by its version."""
+    uri = str(tmp_path / "table")
+    for first in range(3):
+        numbers(delta, uri, range(first, first + 1))
+    shutil.copytree(uri, tmp_path / "early")
+    _, state = read(uri, None, 3)
+    for first in range(3, 6):
+        numbers(delta, uri, range(first, first + 1))
+    found, state = read(uri, state, 3)
+    assert found == [3, 4, 5]
+    shutil.rmtree(uri)
+    shutil.copytree(tmp_path / "early", uri)
+    with pytest.raises(PlanError, match="has version 2 as its newest, and the checkpoint goes on with version"):
+        read(uri, state, 1)
+    shutil.rmtree(uri)
+    for first in range(101, 109):
+        numbers(delta, uri, range(first, first + 1))
+    with pytest.raises(PlanError, match="is another table than the one that the checkpoint is of"):
+        read(uri, state, 1)
+
+
+def test_a_version_that_is_not_there_yet_is_waited_for(delta: Any, tmp_path: Path) -> None:
+    """Also by a later attempt, where the query was told to begin with it."""
+    uri = str(tmp_path / "table")
+    numbers(delta, uri, range(1))
+    reader = delta_source(options(startingVersion="3"), uri).open(0, 1, [])
+    begun = reader.snapshot()
+    wait_until(lambda: reader.poll(9) is None and reader.snapshot() != begun, "the position is known")
+    state = reader.snapshot()
+    reader.close()
+    later = delta_source(options(startingVersion="3"), uri).open(0, 1, [state])
+    for first in range(1, 4):
+        numbers(delta, uri, range(first, first + 1))
+    found: list[dict[str, Any]] = []
+    wait_until(lambda: bool(found.extend(rows_of(later.poll(9))) or found), "the version has come")
+    later.close()
+    assert found == [{"n": 3}]
+
+
+def test_files_without_a_column_of_the_delta_table_give_nulls(delta: Any, tmp_path: Path) -> None:
+    """Those that were written before the table got it."""
+    uri = str(tmp_path / "table")
+    numbers(delta, uri, range(3))
+    rows = pa.table({"n": pa.array([3], pa.int64()), "m": ["new"]})
+    delta.write_deltalake(uri, rows, mode="append", schema_mode="merge")
+    reader = delta_source(options(), uri).available_now().open(0, 1, [])
+    found: list[dict[str, Any]] = []
+    wait_until(lambda: (found.extend(rows_of(reader.poll(9))), reader.is_ended)[1], "it has ended")
+    reader.close()
+    assert sorted(found, key=lambda row: row["n"]) == [
+        *({"n": number, "m": None} for number in range(3)),
+        {"n": 3, "m": "new"},
+    ]
+
+
+def rows_of(batch: pa.RecordBatch | None) -> list[dict[str, Any]]:
+    """The rows of a batch, if there is one."""
+    return [] if batch is None else batch.to_pylist()

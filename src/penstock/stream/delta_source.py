@@ -2,11 +2,14 @@
 """A Delta Lake table as a source: the rows that it has when a query begins, then those of each version that comes.
 
 One task reads, in a thread that reads ahead: version by version, file by file. Its position is the version, the file
-in it and the rows of that which were given, so a later attempt reads the same files again. Versions that only move
-rows (a compaction) give none. One that changes or deletes rows is refused by its number, unless it is to be left out.
+in it and the rows of that which were given, so a later attempt reads the same files again; and the table's id, for
+another table may be at the same path by then. Versions that only move rows (a compaction) give none. One that changes
+or deletes rows is refused by its number, unless it is to be left out. A file that was written before the table got a
+column gives nulls for it.
 
 Limits: a table with partitions, deletion vectors or mapped columns is refused, and so is a version with another
-schema, or one whose entry the log has lost while the query stood still.
+schema, or one whose entry the log has lost while the query stood still. A table that is made anew while the query
+runs is noticed by the next attempt.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _LOOK_SECONDS = 0.2
 _PARTITION = "log"
 _ROWS = 1 << 16
 _Offset = Sequence[Any]
-"""A version; true if all of its rows are read; the next file of it, and the rows of that which were given."""
+"""A version; true if all of its rows are read; its next file, the rows of that which were given; the table's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +95,55 @@ class _VersionReading:
 
     def __init__(self, source: DeltaSource, offset: _Offset | None) -> None:
         self._source = source
-        newest = delta_library().DeltaTable(source.uri).version()
+        table = delta_library().DeltaTable(source.uri)
+        newest = table.version()
         self._last = newest if source.is_available_now else None
+        self._id = str(table.metadata().id)
         if offset is None:
             offset = [newest, True, 0, 0] if source.start is None else [source.start, False, 0, 0]
+            offset = [*offset, self._id]
         self._begin = offset
         self._newest = newest
         """The newest version when it began; entries of it and of earlier ones do not come any more."""
+        self._refuse_another_table()
 
     def read(self) -> Iterator[Read]:
         """The rows of one version after the other."""
-        version, is_whole, number, given = self._begin
-        yield self._moved([version, is_whole, number, given])
+        version, is_whole, number, given, _ = self._begin
+        yield self._moved(self._begin)
         while self._last is None or version <= self._last:
             files = self._files_of_all(version) if is_whole else self._files(version)
             if files is None:
-                yield None, [version, False, 0, 0]
+                yield None, [version, False, 0, 0, self._id]
                 continue
             for path in files[number:]:
                 for batch in self._rows(path, given):
                     given += batch.num_rows
-                    yield batch, [version, is_whole, number, given]
+                    yield batch, [version, is_whole, number, given, self._id]
                 number, given = number + 1, 0
             version, is_whole, number = version + 1, False, 0
-            yield self._moved([version, is_whole, 0, 0])
+            yield self._moved([version, is_whole, 0, 0, self._id])
 
     def completed(self, offset: _Offset | None) -> None:
         """Nothing: the table knows no readers."""
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _refuse_another_table(self) -> None:
+        """Raise PlanError where the position is no place in this table."""
+        version, *_, table = self._begin
+        begin = "give another checkpointLocation, which begins anew with the rows of this one"
+        if table != self._id:
+            raise PlanError(
+                f"{self._source.uri} is another table than the one that the checkpoint is of: it was made anew at the"
+                f" same path. Bring the old one back, or {begin}"
+            )
+        if version > max(self._newest + 1, self._source.start or 0):
+            raise PlanError(
+                f"{self._source.uri} has version {self._newest} as its newest, and the checkpoint goes on with"
+                f" version {version}: bring the later versions back, or {begin}"
+            )
 
     def _moved(self, offset: _Offset) -> Read:
         nulls = [pa.nulls(0, field.type) for field in self._source.schema]
@@ -137,7 +159,17 @@ class _VersionReading:
                 skipped = min(given, batch.num_rows)
                 given -= skipped
                 if batch.num_rows > skipped:
-                    yield batch.slice(skipped)
+                    yield self._filled(batch.slice(skipped))
+
+    def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The table's columns; nulls for those which it got after the file was written."""
+        fields = self._source.schema
+        known = set(batch.schema.names)
+        columns = [
+            batch.column(field.name) if field.name in known else pa.nulls(batch.num_rows, field.type)
+            for field in fields
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=fields.names)
 
     def _files_of_all(self, version: int) -> list[str]:
         """All files of a version, in an order that does not change."""
