@@ -8,20 +8,23 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import pyarrow as pa
 import pytest
 
 from effort import some_of
 from penstock.api.streaming.kafka import kafka_source
 from penstock.api.streaming.options import Options
+from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PlanError, ProducerFailedError, SettingError, TaskCancelledError
 from penstock.graph import JobGraph
 from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
 from penstock.record import PartitionerSpec
 from penstock.stream.kafka_client import KafkaSettings, binary_column, kafka_library
-from penstock.stream.kafka_sink import KafkaSink, check_columns
+from penstock.stream.kafka_sink import MARKERS, KafkaSink, _to_the_end, check_columns
 from penstock.stream.kafka_source import EARLIEST, KafkaReader, KafkaSource, KafkaStart
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import wait_until
@@ -229,3 +232,61 @@ def test_bytes_become_a_column() -> None:
         column = binary_column(list(values))
         column.validate(full=True)
         assert column.to_pylist() == values
+
+
+def test_rows_are_sent_to_the_place_for_which_they_were_prepared(cluster: KafkaSettings) -> None:
+    """Another topic, other markers and another cluster are refused, and other servers where clusters have no ids."""
+    sink = KafkaSink(cluster, "q", "out")
+    writer = sink.open(0, 1, [])
+    writer.write(pa.record_batch({"value": ["1"]}))
+    state = writer.prepare(7)
+    writer.close()
+    sink.check([state])
+    nameless = msgpack.packb({**msgpack.unpackb(state), "cluster": ""})
+    sink.check([nameless])
+    with brokers.mock_cluster() as settings:
+        others = [
+            (KafkaSink(cluster, "q", "out-two"), state),
+            (KafkaSink(cluster, "q", "out", "markers"), state),
+            (KafkaSink(settings, "q", "out"), state),
+            (KafkaSink(settings, "q", "out"), nameless),
+        ]
+        for other, prepared in others:
+            with pytest.raises(PlanError, match=r"has rows to commit to topic out with .*, and this query writes to"):
+                other.check([prepared])
+    turned = [KafkaSettings((("bootstrap.servers", servers),)) for servers in ("a:1,b:1", "b:1, a:1")]
+    assert turned[0].sorted_servers == turned[1].sorted_servers
+
+
+def test_a_query_that_has_sent_and_has_no_checkpoint_is_refused(cluster: KafkaSettings) -> None:
+    """By its markers, and not by those of a query whose name begins with its own."""
+    names = [("q", MARKERS), ("q", "none-yet"), ("q-1", MARKERS)]
+    queries = [KafkaSink(cluster, name, "out", markers) for name, markers in names]
+    for query in queries[:2]:
+        query.check_anew()
+    writer = queries[2].open(0, 1, [])
+    writer.write(pa.record_batch({"value": ["1"]}))
+    writer.prepare(1)
+    writer.commit(1)
+    writer.close()
+    queries[0].check_anew()
+    with pytest.raises(CheckpointError, match="the checkpointLocation is empty, and topic out with"):
+        queries[2].check_anew()
+
+
+class Unknown:
+    """A consumer, and the one message that it gives: the error of a topic that a broker does not know."""
+
+    def consume(self, _: int, __: float) -> list[Unknown]:
+        """The message."""
+        return [self]
+
+    def error(self) -> Any:
+        """The client's own error, which no broker of ours can be made to give."""
+        return kafka_library().KafkaError(kafka_library().KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+def test_markers_whose_topic_is_not_known_are_not_none() -> None:
+    """A broker that does not know it yet: whether rows were sent is open, so the attempt ends."""
+    with pytest.raises(OutsideError, match="the topic of markers is not there"):
+        list(_to_the_end(Unknown()))

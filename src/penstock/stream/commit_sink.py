@@ -16,7 +16,7 @@ Limits: the committing stage takes a slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -71,6 +71,16 @@ def message_batch(message: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column], schema=MESSAGES)
 
 
+def refuse_other_target(prepared: Iterable[str], target: str) -> None:
+    """Raise PlanError where rows were prepared for another place than this one."""
+    for each in prepared:
+        if each != target:
+            raise PlanError(
+                f"the checkpoint to go on from has rows to commit to {each}, and this query writes to"
+                f" {target}: start it with what it had, or with another checkpointLocation"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class CommitSink:
     """The committing stage. `writing` is the operator that makes messages of rows; `uid` is the query's."""
@@ -92,13 +102,7 @@ class CommitSink:
 
     def check(self, restored: Sequence[bytes]) -> None:
         """Raise PlanError where these messages are for another place."""
-        for state in restored:
-            target = msgpack.unpackb(state)["target"]
-            if target != self.committer.name:
-                raise PlanError(
-                    f"the checkpoint to go on from has rows to commit to {target}, and this query writes to"
-                    f" {self.committer.name}: start it with what it had, or with another checkpointLocation"
-                )
+        refuse_other_target((msgpack.unpackb(state)["target"] for state in restored), self.committer.name)
 
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has committed, which it does only after a checkpoint."""

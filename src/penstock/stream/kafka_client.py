@@ -43,6 +43,11 @@ class KafkaSettings:
         """The brokers to ask first."""
         return dict(self.given)["bootstrap.servers"]
 
+    @property
+    def sorted_servers(self) -> str:
+        """The same brokers, in one form of several."""
+        return ",".join(sorted(self.servers.replace(" ", "").split(",")))
+
     def consumer(self, **more: object) -> Any:
         """A consumer that commits nothing by itself; it sees what was committed, unless told otherwise."""
         own: dict[str, object] = {

@@ -27,9 +27,11 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
+from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PlanError
-from penstock.stream.commit_sink import CommitId
+from penstock.stream.commit_sink import CommitId, refuse_other_target
 from penstock.stream.kafka_client import ASK_SECONDS, KafkaSettings, kafka_library
+from penstock.stream.outside import outside
 
 HEADER = "penstock-transaction"
 MARKERS = "penstock-markers"
@@ -70,10 +72,41 @@ class KafkaSink:
         """The same sink, for one attempt."""
         return replace(self, owner=owner)
 
+    @property
+    def target(self) -> str:
+        """The place within the cluster that is written to; a checkpoint's rows are for it, as are their markers."""
+        topic = f"topic {self.topic}" if self.topic else "the topics that rows name"
+        return f"{topic} with markers in {self.markers}"
+
+    def check(self, restored: Sequence[bytes]) -> None:
+        """Raise PlanError where these rows are for another place.
+
+        Clusters are told apart by their ids; by the servers that are asked first where they have none.
+        """
+        cluster = ""
+        for state in map(msgpack.unpackb, restored):
+            refuse_other_target([state["target"]], self.target)
+            with outside(f"{self.name} can't be asked for its cluster"):
+                cluster = cluster or _cluster(self.settings)
+            has_ids = bool(cluster and state["cluster"])
+            then, now = (state["cluster"], cluster) if has_ids else (state["servers"], self.settings.sorted_servers)
+            refuse_other_target([f"{self.target} at {then}"], f"{self.target} at {now}")
+
+    def check_anew(self) -> None:
+        """Raise CheckpointError if this query has sent rows, which it does only after a checkpoint."""
+        with outside(f"{self.name} can't be asked for markers"):
+            queries = (key.rpartition(b"-")[0] for key, _ in _markers(self))
+            has_sent = _is_there(self) and self.uid.encode() in queries
+        if has_sent:
+            raise CheckpointError(
+                f"the checkpointLocation is empty, and {self.target} has markers of this query: is the location away?"
+                " Bring it back. To begin anew, which writes all rows again, give another checkpointLocation"
+            )
+
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> KafkaWriter:
         """Send what was prepared and not sent, and begin."""
-        for state in restored:
-            writer, prepared = msgpack.unpackb(state)
+        for state in map(msgpack.unpackb, restored):
+            writer, prepared = state["writer"], state["prepared"]
             if prepared and writer % parallelism == subtask:
                 self._send_left(writer, [(CommitId(*name), rows) for name, rows in prepared])
         return KafkaWriter(self, subtask)
@@ -114,7 +147,15 @@ class KafkaWriter:
                     file.write_batch(batch)
             self._prepared.append((CommitId(self._sink.uid, self._epoch, checkpoint), stream.getvalue().to_pybytes()))
         names = [((name.query, name.epoch, name.checkpoint), rows) for name, rows in self._prepared]
-        packed: bytes = msgpack.packb((self._subtask, names))
+        packed: bytes = msgpack.packb(
+            {
+                "target": self._sink.target,
+                "cluster": self._transactions.cluster,
+                "servers": self._sink.settings.sorted_servers,
+                "writer": self._subtask,
+                "prepared": names,
+            }
+        )
         return packed
 
     def commit(self, checkpoint: int) -> None:
@@ -138,22 +179,15 @@ class KafkaTransactions:
         more = {"transactional.id": f"penstock-{self._key}"}
         self._producer = sink.settings.producer(**more)
         self._is_open = False
+        self.cluster = ""
+        """The cluster's id, if it has one."""
         self._make_topic()
         self._producer.init_transactions(ASK_SECONDS)
 
     def last_marker(self) -> int:
         """The number of the newest transaction that was committed; 0: none was."""
-        library, newest = kafka_library(), 0
-        consumer = self._sink.settings.consumer(**{"enable.partition.eof": True, "isolation.level": "read_committed"})
-        try:
-            place = library.TopicPartition(self._sink.markers, _PARTITION, library.OFFSET_BEGINNING)
-            consumer.assign([place])
-            for message in _to_the_end(consumer):
-                if message.key() == self._key.encode():
-                    newest = max(newest, msgpack.unpackb(message.value())[0])
-        finally:
-            consumer.close()
-        return newest
+        own = (value for key, value in _markers(self._sink) if key == self._key.encode())
+        return max((msgpack.unpackb(value)[0] for value in own), default=0)
 
     def send(self, version: int, batches: Iterator[pa.RecordBatch]) -> None:
         """Send rows and their marker; all are seen, or none."""
@@ -208,15 +242,50 @@ class KafkaTransactions:
         """The topic of markers, if it is not there; a broker that makes topics by itself may do that too."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        found = self._producer.list_topics(timeout=ASK_SECONDS).topics
-        if self._sink.markers in found:
+        found = self._producer.list_topics(timeout=ASK_SECONDS)
+        self.cluster = found.cluster_id or ""
+        if self._sink.markers in found.topics:
             return
         admin = AdminClient(dict(self._sink.settings.given))
         made = admin.create_topics(
             [NewTopic(self._sink.markers, 1, config={"cleanup.policy": "compact"})], request_timeout=_MAKE_SECONDS
         )
-        with suppress(kafka_library().KafkaException):
+        library = kafka_library()
+        try:
             made[self._sink.markers].result(_MAKE_SECONDS)
+        except library.KafkaException as error:
+            if error.args[0].code() != library.KafkaError.TOPIC_ALREADY_EXISTS:
+                self._producer.list_topics(self._sink.markers, timeout=ASK_SECONDS)
+
+
+def _cluster(settings: KafkaSettings) -> str:
+    """The cluster's id, if it has one."""
+    consumer = settings.consumer()
+    try:
+        return consumer.list_topics(timeout=ASK_SECONDS).cluster_id or ""
+    finally:
+        consumer.close()
+
+
+def _is_there(sink: KafkaSink) -> bool:
+    """Tell whether there is a topic of markers."""
+    consumer = sink.settings.consumer()
+    try:
+        return sink.markers in consumer.list_topics(timeout=ASK_SECONDS).topics
+    finally:
+        consumer.close()
+
+
+def _markers(sink: KafkaSink) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the markers whose transactions were committed."""
+    place = kafka_library().TopicPartition(sink.markers, _PARTITION, kafka_library().OFFSET_BEGINNING)
+    consumer = sink.settings.consumer(**{"enable.partition.eof": True, "isolation.level": "read_committed"})
+    try:
+        consumer.assign([place])
+        for message in _to_the_end(consumer):
+            yield message.key() or b"", message.value() or b""
+    finally:
+        consumer.close()
 
 
 def _to_the_end(consumer: Any) -> Iterator[Any]:
@@ -227,8 +296,10 @@ def _to_the_end(consumer: Any) -> Iterator[Any]:
             error = message.error()
             if error is None:
                 yield message
-            elif error.code() in (library.KafkaError._PARTITION_EOF, library.KafkaError.UNKNOWN_TOPIC_OR_PART):  # noqa: SLF001
+            elif error.code() == library.KafkaError._PARTITION_EOF:  # noqa: SLF001
                 return
+            elif error.code() == library.KafkaError.UNKNOWN_TOPIC_OR_PART:  # a broker may not know it yet
+                raise OutsideError("kafka: the topic of markers is not there, so nobody knows what was sent")
             else:
                 raise library.KafkaException(error)
     raise OutsideError(f"kafka: the markers could not be read within {ASK_SECONDS:g} s")
