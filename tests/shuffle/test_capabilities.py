@@ -17,6 +17,7 @@ def test_the_local_service_has_a_kind_for_everything() -> None:
     """Exchanges are pipelined, stored ones and results hybrid, persisted results have a kind of their own."""
     assert (ALL.automatic, ALL.stored, ALL.unbuffered) == (K.PIPELINED_BOUNDED, K.HYBRID_FULL, K.BLOCKING_SORT_MERGE)
     assert (ALL.result, ALL.persisted, ALL.streamed) == (K.HYBRID_FULL, K.BLOCKING_PERSISTENT, K.PIPELINED_BOUNDED)
+    assert ALL.approximate is K.PIPELINED_APPROXIMATE
     assert {mode: ALL.kind_of(mode, "local") for mode in MODES} == MODES
 
 
@@ -35,6 +36,7 @@ def test_what_stores_nothing_keeps_nothing() -> None:
     assert not {wires.stored, wires.unbuffered, wires.result, wires.persisted, wires.streamed} - {None}
     assert Capabilities((K.PIPELINED, K.PIPELINED_BOUNDED)).streamed is None
     assert Capabilities((K.PIPELINED, K.PIPELINED_BOUNDED), streams=True).streamed is K.PIPELINED_BOUNDED
+    assert (wires.approximate, Capabilities((K.PIPELINED_BOUNDED,), streams=True).approximate) == (None, None)
 
 
 def test_a_selective_kind_is_no_result() -> None:

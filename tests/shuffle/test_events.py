@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.shuffle import EndOfData, EndOfPartition, EpochEnd, Event, TaskEvent
-from penstock.shuffle.events import decode_event, encode_event
+from penstock.shuffle.events import ProducerIs, Reattached, decode_event, encode_event
 
 COUNTS = st.integers(0, (1 << 64) - 1)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
@@ -17,6 +17,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(EndOfPartition, COUNTS, COUNTS, COUNTS),
     st.builds(EpochEnd, st.binary(max_size=40), COUNTS, COUNTS, COUNTS, COUNTS, st.booleans()),
     st.builds(TaskEvent, st.binary(max_size=40)),
+    st.builds(ProducerIs, st.integers(-1, (1 << 63) - 1)),
+    st.just(Reattached()),
 )
 
 

@@ -54,6 +54,7 @@ class Task:
     owner: OwnerContext
     mailbox: AttachmentMailbox
     environment: LocalShuffleEnvironment
+    kind: PartitionKind = PartitionKind.PIPELINED_BOUNDED
 
     def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> Writer:
         """A writer with its first room."""
@@ -65,7 +66,7 @@ class Task:
 
     def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
         """The partition to be written."""
-        partition = PartitionDescriptor(DatasetId("job", 0), number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
+        partition = PartitionDescriptor(DatasetId("job", 0), number, self.kind, subpartitions)
         return ResultPartitionDescriptor(partition, self.place(number), schema, is_stream=True)
 
     def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> InputGate:
@@ -77,18 +78,18 @@ class Task:
 
     def place(self, number: int) -> ShuffleDescriptor:
         """The descriptor by which a partition of this task is found."""
-        kind, name = PartitionKind.PIPELINED_BOUNDED, self.attachment.environment
+        kind, name = self.kind, self.attachment.environment
         return ShuffleDescriptor(
             PartitionId(DatasetId("job", 0), number, self.owner.attempt.attempt), "local", kind, name
         )
 
 
-def task_of(attachment: Attachment) -> Task:
-    """A task with this attachment."""
-    owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
+def task_of(attachment: Attachment, attempt: int = 5, kind: PartitionKind = PartitionKind.PIPELINED_BOUNDED) -> Task:
+    """A task with this attachment, whose partitions are of this kind."""
+    owner = OwnerContext(AttemptId("job", 0, 0, attempt), "test", MetricGroup("test"))
     mailbox = AttachmentMailbox(attachment, owner.attempt)
     whole = Settings.from_conf({"spark.penstock.streaming.inFlightTime": "0s"})  # else segments are small at first
-    return Task(attachment, owner, mailbox, LocalShuffleEnvironment(attachment, whole))
+    return Task(attachment, owner, mailbox, LocalShuffleEnvironment(attachment, whole), kind)
 
 
 def numbers(*values: int) -> pa.RecordBatch:

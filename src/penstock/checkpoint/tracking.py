@@ -55,6 +55,11 @@ class CountedBarriers:
             self._pending.pop(pending, None)
         return [Decline(pending, "a task in front of this one took no snapshot") for pending in known]
 
+    def channel_anew(self, channel: int) -> list[Action]:
+        """Another attempt of a channel's producer follows: checkpoints that the one before took part in are over."""
+        counted = [number for number, pending in self._pending.items() if channel in pending.channels]
+        return self.marker_came(counted[-1]) if counted else []
+
     def channel_ended(self, channel: int) -> list[Action]:
         """The last event of a channel came."""
         if channel not in self._open:

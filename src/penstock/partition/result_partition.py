@@ -5,6 +5,8 @@ Rules:
 
 - `on_consumable` is called once: at the first buffer or event, or at the end where there is none. So a producer
   without rows does not hold a barrier up.
+- One of the approximate kind keeps its subpartitions open for readers that come later (`reattaching`), so it is
+  released by `release` only.
 - It is released when all readers have left *and* the producer has closed; before that only by `release`, `fail`,
   `expire` or `lose`. A producer that closes without having finished has failed.
 - A slice given to `add` carries one reference, to `broadcast` one per subpartition. A slice that is not queued, or
@@ -32,6 +34,7 @@ from penstock.partition.lifecycle import (
     ProducerLifecycle,
     ProducerState,
 )
+from penstock.partition.reattaching import ReattachableSubpartition
 from penstock.partition.subpartition import (
     PipelinedSubpartition,
     PipelinedView,
@@ -67,7 +70,13 @@ class PipelinedPartition(Endings):
     )  # fmt: skip
 
     def __init__(
-        self, partition_id: PartitionId, subpartitions: int, callbacks: PartitionCallbacks, host: str = ""
+        self,
+        partition_id: PartitionId,
+        subpartitions: int,
+        callbacks: PartitionCallbacks,
+        host: str = "",
+        *,
+        reattaches: bool = False,
     ) -> None:
         if subpartitions < 1:
             raise ValueError(f"partition {partition_id} with {subpartitions} subpartitions")
@@ -75,7 +84,8 @@ class PipelinedPartition(Endings):
         self.host = host
         self._callbacks = callbacks
         self._lifecycle = PartitionLifecycle(partition_id)
-        self._subpartitions = [PipelinedSubpartition(index, self) for index in range(subpartitions)]
+        made = ReattachableSubpartition if reattaches else PipelinedSubpartition
+        self._subpartitions: list[PipelinedSubpartition] = [made(index, self) for index in range(subpartitions)]
         self._readers = subpartitions
         self._making = ProducerLifecycle(partition_id)
         self._cause = ""
@@ -263,3 +273,8 @@ class PipelinedPartition(Endings):
             self._callbacks.on_recycle(buffer)
         if self._readers == 0 and self._making.state.has_left:
             self.release()
+
+    def on_detached(self, buffers: list[BufferSlice]) -> None:
+        """A reader has left that another one may follow. Called by the subpartition."""
+        for buffer in buffers:
+            self._callbacks.on_recycle(buffer)

@@ -32,12 +32,17 @@ from penstock.partition.lifecycle import PartitionState
 
 
 class SubpartitionState(Enum):
-    """OPEN takes data, FINISHED only gives it; a barrier holds both back from their reader. The others do neither."""
+    """OPEN takes data, FINISHED only gives it; a barrier holds both back from their reader. The others do neither.
+
+    A detached one has no reader, and may get another one.
+    """
 
     OPEN = "open"
     OPEN_HELD = "open, held"
     FINISHED = "finished"
     FINISHED_HELD = "finished, held"
+    DETACHED = "detached"
+    DETACHED_FINISHED = "detached, finished"
     CONSUMED = "consumed"
     RELEASED = "released"
     FAILED = "failed"
@@ -50,13 +55,23 @@ class SubpartitionEvent(Enum):
     HOLD = "hold"
     RESUME = "resume"
     LEAVE = "leave"
+    DETACH = "detach"
+    ATTACH = "attach"
     RELEASE = "release"
     FAIL = "fail"
 
 
 _TAKING = (SubpartitionState.OPEN, SubpartitionState.OPEN_HELD)
+_COMPLETE = (
+    SubpartitionState.FINISHED,
+    SubpartitionState.FINISHED_HELD,
+    SubpartitionState.DETACHED_FINISHED,
+)
 _HELD = (SubpartitionState.OPEN_HELD, SubpartitionState.FINISHED_HELD)
-_LIVE = (*_TAKING, SubpartitionState.FINISHED, SubpartitionState.FINISHED_HELD)
+_READ = (*_TAKING, SubpartitionState.FINISHED, SubpartitionState.FINISHED_HELD)
+DETACHED = (SubpartitionState.DETACHED, SubpartitionState.DETACHED_FINISHED)
+"""Its reader has left, and another one may come."""
+_LIVE = (*_READ, *DETACHED)
 
 TABLE: Final[Table[SubpartitionState, SubpartitionEvent]] = {
     (SubpartitionState.OPEN, SubpartitionEvent.FINISH): SubpartitionState.FINISHED,
@@ -67,7 +82,14 @@ TABLE: Final[Table[SubpartitionState, SubpartitionEvent]] = {
     (SubpartitionState.FINISHED, SubpartitionEvent.HOLD): SubpartitionState.FINISHED_HELD,
     (SubpartitionState.OPEN_HELD, SubpartitionEvent.RESUME): SubpartitionState.OPEN,
     (SubpartitionState.FINISHED_HELD, SubpartitionEvent.RESUME): SubpartitionState.FINISHED,
-    **{(state, SubpartitionEvent.LEAVE): SubpartitionState.CONSUMED for state in _LIVE},
+    **{(state, SubpartitionEvent.LEAVE): SubpartitionState.CONSUMED for state in _READ},
+    **{(state, SubpartitionEvent.DETACH): SubpartitionState.DETACHED for state in _TAKING},
+    (SubpartitionState.FINISHED, SubpartitionEvent.DETACH): SubpartitionState.DETACHED_FINISHED,
+    (SubpartitionState.FINISHED_HELD, SubpartitionEvent.DETACH): SubpartitionState.DETACHED_FINISHED,
+    (SubpartitionState.DETACHED, SubpartitionEvent.ATTACH): SubpartitionState.OPEN,
+    (SubpartitionState.DETACHED_FINISHED, SubpartitionEvent.ATTACH): SubpartitionState.FINISHED,
+    (SubpartitionState.DETACHED, SubpartitionEvent.FINISH): SubpartitionState.DETACHED_FINISHED,
+    (SubpartitionState.DETACHED_FINISHED, SubpartitionEvent.FINISH): SubpartitionState.DETACHED_FINISHED,
     **{(state, SubpartitionEvent.RELEASE): SubpartitionState.RELEASED for state in _LIVE},
     **{(state, SubpartitionEvent.FAIL): SubpartitionState.FAILED for state in _LIVE},
     **{(state, event): state for state in SubpartitionState if state not in _LIVE for event in SubpartitionEvent},
@@ -120,6 +142,11 @@ class PipelinedSubpartition:
     @property
     def _is_held(self) -> bool:
         return self._lifecycle.state in _HELD
+
+    @property
+    def is_ended(self) -> bool:
+        """True if nobody will read it any more."""
+        return self._lifecycle.state not in _LIVE
 
     @property
     def backlog(self) -> int:
@@ -183,7 +210,7 @@ class PipelinedSubpartition:
         if not well_formed:
             raise ProtocolError(f"{self.name}: an empty buffer, or an event that claims to be data")
         state = self._lifecycle.state
-        if state in (SubpartitionState.FINISHED, SubpartitionState.FINISHED_HELD):
+        if state in _COMPLETE:
             raise ProtocolError(f"{self.name}: its producer writes after it has finished")
         return state in _TAKING
 
@@ -319,6 +346,10 @@ class PipelinedView:
         """Go on after a blocking event."""
         if not self.is_released:
             self._subpartition.resume()
+
+    def silence(self) -> None:
+        """Another reader takes its place: it hears and gives nothing more."""
+        self._listener = None
 
     def notify(self) -> None:
         """Call the listener, if there is one left."""

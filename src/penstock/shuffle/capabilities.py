@@ -65,6 +65,11 @@ class Capabilities:
         """The kind of a streaming query's exchanges."""
         return self._first(lambda kind: kind.carries_streams) if self.streams else None
 
+    @property
+    def approximate(self) -> PartitionKind | None:
+        """The kind of the exchanges of a streaming query whose tasks begin anew one by one."""
+        return self._first(lambda kind: kind.reattaches and kind.bounded) if self.streams else None
+
     def kind_of(self, mode: str, service: str) -> PartitionKind:
         """The kind of an exchange in this mode; raises SettingError where the service has none."""
         wanted = mode_to_kind(mode)

@@ -62,10 +62,29 @@ class TaskEvent:
     payload: bytes
 
 
-Event = EndOfData | EndOfPartition | EpochEnd | EpochAhead | TaskEvent
+@dataclass(frozen=True, slots=True)
+class ProducerIs:
+    """The rows that follow on a channel are of this attempt of its producer; those before were an earlier one's.
+
+    An environment says it to its gates, of partitions whose readers and producers may begin anew alone.
+    """
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reattached:
+    """The reader has come to a subpartition in its middle: rows that were sent before are lost.
+
+    Its sums go on from the beginning, so the next end of an epoch says how many that were.
+    """
+
+
+Event = EndOfData | EndOfPartition | EpochEnd | EpochAhead | ProducerIs | Reattached | TaskEvent
 
 _SUMS = struct.Struct("<BQQQ")
 _EPOCH = struct.Struct("<BQQQQ")
+_PRODUCER = struct.Struct("<Bq")
 
 
 def encode_event(event: Event) -> bytes:
@@ -77,9 +96,18 @@ def encode_event(event: Event) -> bytes:
         return _EPOCH.pack(kind, event.rows, event.bytes, event.checksum, event.messages) + event.payload
     if isinstance(event, EndOfData):
         return b"\x01\x01" if event.stopped else b"\x01"
+    if isinstance(event, ProducerIs):
+        return _PRODUCER.pack(7, event.attempt)
+    if isinstance(event, Reattached):
+        return b"\x06"
     if isinstance(event, EpochAhead):
         raise ProtocolError("the announcement of a barrier does not travel: the barrier does")
     return b"\x03" + event.payload
+
+
+def is_closing(data: bytes) -> bool:
+    """Tell whether these are the bytes of an event that ends a channel's data, or the channel."""
+    return data[:1] in (b"\x01", b"\x02")
 
 
 def decode_event(data: bytes) -> Event:
@@ -92,6 +120,10 @@ def decode_event(data: bytes) -> Event:
     if data[:1] in (b"\x04", b"\x05") and len(data) >= _EPOCH.size:
         kind, rows, size, checksum, messages = _EPOCH.unpack_from(data)
         return EpochEnd(data[_EPOCH.size :], rows, size, checksum, messages, kind == 5)
+    if data == b"\x06":
+        return Reattached()
+    if data[:1] == b"\x07" and len(data) == _PRODUCER.size:
+        return ProducerIs(_PRODUCER.unpack(data)[1])
     if data[:1] == b"\x03":
         return TaskEvent(data[1:])
     raise ProtocolError(f"an event of {len(data)} bytes starts with {data[:1]!r}: not one of ours")

@@ -17,8 +17,8 @@ class PartitionKind(Enum):
       soon through it, so a streaming query takes these only.
     - `persistent`: it outlives its job, and no lease ends it: whoever asked for it releases it.
     - `reconnectable`: a reader that has lost its place may come again: what keeps its rows is read again from the
-      beginning. Of a back-pressured kind, which keeps none, a task alone could begin anew and go on with what comes;
-      the approximate kind is for connectors that bear that, and no service has it yet.
+      beginning. Of a back-pressured kind, which keeps none, it goes on with what comes then: of a query that bears
+      that a task alone can begin anew. The rows under way are lost, and the writer's sums say how many these are.
     """
 
     PIPELINED = ("pipelined", True, True, False, False, False)
@@ -60,6 +60,11 @@ class PartitionKind(Enum):
     def carries_streams(self) -> bool:
         """True if a streaming query may exchange rows by it: none is lost, and a barrier is soon through."""
         return self.runs_together and self.bounded and not self.reconnectable
+
+    @property
+    def reattaches(self) -> bool:
+        """True if reader and producer of a channel may each begin anew alone, at the price of rows under way."""
+        return self.runs_together and self.reconnectable
 
     @property
     def is_kept(self) -> bool:

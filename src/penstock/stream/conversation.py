@@ -29,7 +29,7 @@ from penstock.checkpoint.tracking import CountedBarriers
 from penstock.checkpoint.unaligned import UnalignedBarriers
 from penstock.errors import ProtocolError
 from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
-from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event
+from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event, ProducerIs, Reattached
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,8 @@ class Conversation:
             return self._data_ended(channel, event)
         if isinstance(event, EndOfPartition):
             return self._channel_ended(channel)
+        if isinstance(event, ProducerIs | Reattached):
+            return self._channel_anew(channel)
         marker = decode(event.payload)
         if not isinstance(marker, CancelCheckpointMarker):
             raise ProtocolError(f"a barrier of channel {channel} did not end its epoch")
@@ -166,6 +168,12 @@ class Conversation:
             raise AssertionError(f"channels {self._with_data - self._open} have ended and still have data")
         if self._is_finished and (self._has_data or self._open or not self._is_free):
             raise AssertionError("the task has finished too early")
+
+    def _channel_anew(self, channel: int) -> list[Decision]:
+        """Only at-least-once queries have tasks that begin anew alone."""
+        if not isinstance(self._barriers, CountedBarriers):
+            raise ProtocolError(f"another producer of channel {channel} came: this query restarts as a whole")
+        return self._noted(self._barriers.channel_anew(channel))
 
     def _data_ended(self, channel: int, event: EndOfData) -> list[Decision]:
         if channel not in self._with_data:

@@ -109,7 +109,7 @@ class RemoteExchange:
         self._server.close()
 
     async def _open(self, gate: GatePort, channel: Channel) -> None:
-        source = None
+        source, wanted = None, channel.descriptor
         try:
             flow = flow_control(gate.flow_control)
             source = RemoteSource(self._memory, gate, channel, self._credit(flow, gate, channel))
@@ -117,7 +117,11 @@ class RemoteExchange:
         except PenstockError as error:
             if source is not None:
                 source.credit.release()
-            gate.fail_channel(channel, lost(channel, error))
+            if channel.descriptor is wanted:
+                gate.fail_channel(channel, lost(channel, error))
+            return
+        if channel.descriptor is not wanted:  # a newer attempt of the producer has come meanwhile
+            source.release()
             return
         channel.figures = source.figures
         gate.attach(channel, source)

@@ -20,15 +20,24 @@ from penstock.buffer.view import BufferOrEvent, SubpartitionView
 from penstock.environment.partitions.found import Partitions
 from penstock.environment.task_frames import TaskFrames
 from penstock.environment.turn import Turn
-from penstock.errors import PartitionNotProducedError, PenstockError, ProtocolError
+from penstock.errors import (
+    PartitionNotProducedError,
+    PartitionReleasedError,
+    PenstockError,
+    ProducerFailedError,
+    ProtocolError,
+    StaleError,
+)
 from penstock.link.calls import OpenGate
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, ShuffleDescriptor
-from penstock.shuffle.events import encode_event
+from penstock.shuffle.events import ProducerIs, encode_event
 
 WINDOW = 16
 """Slices out at a task: enough for it to copy without waiting, few enough for a barrier to split them cheaply."""
 
 _END_OF_PARTITION = b"\x02"
+_PRODUCER_GONE = (ProducerFailedError, PartitionReleasedError, StaleError)
+"""A producer's attempt is over; nobody that reads the partition elsewhere is at fault."""
 
 
 @dataclass(slots=True)
@@ -97,13 +106,15 @@ class GatePort:
             self._request(channel)
 
     def update(self, descriptor: ShuffleDescriptor) -> bool:
-        """The real producer of unknown channels; False where no channel waited for it."""
+        """The real producer of channels that wait for it, or a newer attempt of one; False where there is none."""
         found = False
         for channel in self.channels:
-            unknown = channel.descriptor.is_unknown and not channel.is_ended
-            known = channel.descriptor.partition
-            wanted = descriptor.partition
-            if unknown and (known.dataset, known.index) == (wanted.dataset, wanted.index):
+            known, wanted = channel.descriptor.partition, descriptor.partition
+            waits = channel.descriptor.is_unknown or (
+                channel.descriptor.kind.reattaches and known.attempt < wanted.attempt
+            )
+            if waits and not channel.is_ended and (known.dataset, known.index) == (wanted.dataset, wanted.index):
+                self._let_go(channel)
                 channel.descriptor = descriptor
                 self._request(channel)
                 found = True
@@ -134,7 +145,7 @@ class GatePort:
                 continue
             self._leave_queue()
             if failure is not None and source.is_available:
-                self._fail(channel, failure)
+                self.fail_channel(channel, failure)
 
     def recycle(self, segments: tuple[int, ...]) -> None:
         """The task has copied these slices; raises ProtocolError for one it was not given."""
@@ -205,8 +216,15 @@ class GatePort:
             self.available(channel)
 
     def fail_channel(self, channel: Channel, error: BaseException) -> None:
-        """A channel can't be read; the task is told in order with what was delivered before."""
-        if not self._closed and not channel.is_ended:
+        """A channel can't be read; the task is told in order with what was delivered before.
+
+        The end of a producer that may begin anew alone is no news: the channel waits for its next attempt.
+        """
+        if self._closed or channel.is_ended:
+            return
+        if channel.descriptor.kind.reattaches and isinstance(error, _PRODUCER_GONE):
+            self._let_go(channel)
+        else:
             self._fail(channel, error)
 
     def _channel(self, index: int) -> Channel:
@@ -222,9 +240,13 @@ class GatePort:
         if descriptor.empty:
             if not self._closed:
                 self._end_empty(channel)
-        elif descriptor.is_unknown:
             return
-        elif descriptor.environment in ("", self._reading.host):
+        if descriptor.is_unknown:
+            return
+        if channel.descriptor.kind.reattaches:
+            producer = encode_event(ProducerIs(descriptor.partition.attempt))
+            self._to_task.event(self.port, DataType.EVENT, channel.index, producer)
+        if descriptor.environment in ("", self._reading.host):
             self._request_local(channel, descriptor.partition)
         else:
             channel.is_remote = True
@@ -235,18 +257,20 @@ class GatePort:
         try:
             view = self._reading.partitions.local_view(partition, first, count, lambda: self.available(channel))
         except PartitionNotProducedError:
-            self._reading.partitions.wait(partition, lambda error: self._waited(channel, error))
+            self._reading.partitions.wait(partition, lambda error: self._waited(channel, partition, error))
             return
         except PenstockError as error:
             self.fail_channel(channel, error)
             return
         self.attach(channel, view)
 
-    def _waited(self, channel: Channel, error: PenstockError | None) -> None:
+    def _waited(self, channel: Channel, partition: PartitionId, error: PenstockError | None) -> None:
+        if partition != channel.descriptor.partition:
+            return  # a newer attempt has taken its place
         if error is not None:
             self.fail_channel(channel, error)
         else:
-            self._request_local(channel, channel.descriptor.partition)
+            self._request_local(channel, partition)
 
     def _end_empty(self, channel: Channel) -> None:
         channel.is_ended = True
@@ -271,6 +295,12 @@ class GatePort:
 
     def _end(self, channel: Channel) -> None:
         channel.is_ended = True
+        source, channel.source = channel.source, None
+        if source is not None:
+            source.release()
+
+    def _let_go(self, channel: Channel) -> None:
+        """Drop what has come of a producer that is gone; what the task was given stays with it."""
         source, channel.source = channel.source, None
         if source is not None:
             source.release()

@@ -52,7 +52,13 @@ class Writers:
             on_end=lambda _: producers.registry.bury(request.partition),
             held=lambda: supply.pool.requested,
         )
-        partition = PipelinedPartition(request.partition, request.subpartitions, callbacks, producers.host)
+        partition = PipelinedPartition(
+            request.partition,
+            request.subpartitions,
+            callbacks,
+            producers.host,
+            reattaches=request.kind.reattaches,
+        )
         try:
             producers.registry.register(partition)
         except BaseException:

@@ -75,7 +75,7 @@ class LocalShuffleEnvironment:
 
     def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> ResultPartitionWriter:
         kind = descriptor.partition.kind
-        if descriptor.is_stream and not kind.carries_streams:
+        if descriptor.is_stream and not (kind.runs_together and kind.bounded):
             raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
         if not kind.pipelined:
             store = LocalFiles(self._host, owner.attempt, descriptor, self._blocking)

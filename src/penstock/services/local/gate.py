@@ -43,7 +43,7 @@ from penstock.shuffle import (
     Received,
     TaskHost,
 )
-from penstock.shuffle.events import decode_event
+from penstock.shuffle.events import ProducerIs, Reattached, decode_event
 
 _Thing = TypeVar("_Thing")
 _AHEAD = (DataType.PRIORITY_EVENT, DataType.OVERTAKING_BARRIER)
@@ -169,6 +169,8 @@ class SegmentInputGate:
     def _checked(self, channel: int, event: Event) -> Event:
         if isinstance(event, EpochEnd):
             self._channels[channel].end_epoch(event)
+        elif isinstance(event, ProducerIs | Reattached):
+            self._channels[channel].begin_anew(is_midway=isinstance(event, Reattached))
         elif isinstance(event, EndOfPartition):
             self._channels[channel].end(event)
             self._open -= 1

@@ -31,6 +31,7 @@ class LocalShuffleService:
     capabilities = Capabilities(
         (
             PartitionKind.PIPELINED_BOUNDED,
+            PartitionKind.PIPELINED_APPROXIMATE,
             PartitionKind.HYBRID_FULL,
             PartitionKind.HYBRID_SELECTIVE,
             PartitionKind.BLOCKING_SORT_MERGE,
