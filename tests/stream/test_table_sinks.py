@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import holdings
@@ -20,11 +21,14 @@ from penstock.api.streaming.lakes import delta_sink, delta_source, iceberg_sink
 from penstock.api.streaming.options import Options
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
-from penstock.errors import PlanError, ProducerFailedError, SchemaError, TaskCancelledError
+from penstock.errors import OutsideError, PlanError, ProducerFailedError, SchemaError, TaskCancelledError
 from penstock.record import PartitionerSpec
+from penstock.stream.chain import StepContext
 from penstock.stream.commit_sink import MESSAGES, CommitSink, message_batch
+from penstock.stream.outside import outside
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
+from penstock.stream.steps import step_of
 from penstock.stream.table_files import TableFile
 from penstock.testing import wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
@@ -114,15 +118,20 @@ def test_a_commit_of_delta_is_made_once(delta: Any, tmp_path: Path) -> None:
     """By whoever is told of it again; another driver's number is a greater one; another table is refused."""
     uri = str(tmp_path / "table")
     sink = delta_sink(options(), uri, SCHEMA, "q").owned("000001-a")
+    files = tmp_path / "table" / "penstock-q"
+    files.mkdir()
+    for name in ("part-0", "part-1"):
+        pq.write_table(pa.table({"timestamp": [None], "value": [3]}, SCHEMA), files / name)
+    size = (files / "part-0").stat().st_size
     writer = sink.open(0, 1, [])
-    writer.write(message_batch(TableFile("part-0", 10, 3).packed()))
+    writer.write(message_batch(TableFile("part-0", size, 1).packed()))
     state = writer.prepare(5)
     writer.commit(5)
     for owner in ("000001-a", "000002-b"):
         sink.owned(owner).open(0, 1, [state]).commit(5)
     assert delta.DeltaTable(uri).version() == 1
     later = sink.owned("000002-b").open(0, 1, [state])
-    later.write(message_batch(TableFile("part-1", 10, 3).packed()))
+    later.write(message_batch(TableFile("part-1", size, 1).packed()))
     later.prepare(3)
     later.commit(3)
     assert delta.DeltaTable(uri).version() == 2
@@ -134,6 +143,69 @@ def test_a_commit_of_delta_is_made_once(delta: Any, tmp_path: Path) -> None:
         delta_sink(options(), str(tmp_path / "taken"), SCHEMA, "q")
     with pytest.raises(SchemaError, match="bring them to the"):
         delta_sink(options(), uri, pa.schema([("value", pa.int64())]), "q")
+
+
+def prepared(sink: CommitSink) -> bytes:
+    """The state of a checkpoint that has rows to commit, whose file is written."""
+    writing = step_of(sink.writing)
+    writing.open(StepContext(0, 1, 128, "here"), [])
+    assert not list(writing.process(pa.record_batch({"timestamp": [None, None], "value": [1, 2]}, SCHEMA)))
+    (message,) = writing.end_epoch()
+    writer = sink.open(0, 1, [])
+    writer.write(message)
+    writing.close()
+    return writer.prepare(1)
+
+
+def test_files_that_somebody_removed_are_not_committed_to_a_delta_table(delta: Any, tmp_path: Path) -> None:
+    """By a vacuum of all files, say: the start is refused, a commit is tried again, and the table can be read."""
+    uri = str(tmp_path / "table")
+    sink = delta_sink(options(), uri, SCHEMA, "q")
+    state = prepared(sink)
+    sink.check([state])
+    (gone,) = delta.DeltaTable(uri).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
+    with pytest.raises(CheckpointError, match=f"{gone} is gone, and the checkpoint has its rows"):
+        sink.check([state])
+    with pytest.raises(FileNotFoundError, match="gone"):
+        sink.open(0, 1, [state])
+    assert not delta.DeltaTable(uri).file_uris()
+    sink.open(0, 1, [prepared(sink)])
+    assert delta.DeltaTable(uri).to_pyarrow_table()["value"].to_pylist() == [1, 2]
+    for file in (tmp_path / "table" / "penstock-q").iterdir():
+        file.unlink()
+    sink.check([state])  # what was committed is the table's
+
+
+def test_files_that_somebody_removed_are_not_committed_to_iceberg(
+    lake: tuple[Any, dict[str, str]], tmp_path: Path
+) -> None:
+    """As for Delta; the library itself looks at each file."""
+    catalog, given = lake
+    sink = iceberg_sink(options(catalog="here", **given), "db.numbers", SCHEMA, "q")
+    state = prepared(sink)
+    sink.check([state])
+    (file,) = (tmp_path / "lake").rglob("part-*")
+    aside = file.rename(tmp_path / "aside")
+    with pytest.raises(CheckpointError, match="is gone, and the checkpoint has its rows to commit to Iceberg table"):
+        sink.check([state])
+    with pytest.raises(FileNotFoundError):
+        sink.open(0, 1, [state])
+    assert not catalog.load_table("db.numbers").snapshots()
+    aside.rename(file)
+    for _ in range(2):
+        sink.open(0, 1, [state])
+    assert len(catalog.load_table("db.numbers").snapshots()) == 1
+
+
+def test_a_catalog_that_does_not_answer_is_asked_again(lake: tuple[Any, dict[str, str]]) -> None:
+    """Also where nobody knows whether it took the commit: the next attempt looks."""
+    library = pytest.importorskip("pyiceberg.exceptions")
+    names = ("ServiceUnavailableError", "ServerError", "CommitStateUnknownException", "CommitFailedException")
+    for name in (*names, "TooManyRequestsError", "AuthorizationExpiredError", "WaitingForLockException"):
+        with pytest.raises(OutsideError, match=name), outside("a commit"):
+            raise getattr(library, name)("503")
+    with pytest.raises(library.NoSuchTableError), outside("a commit"):
+        lake[0].load_table("db.none")
 
 
 def test_each_row_is_in_one_snapshot_of_an_iceberg_table(lake: tuple[Any, dict[str, str]], tmp_path: Path) -> None:

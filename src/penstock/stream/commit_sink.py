@@ -50,9 +50,10 @@ class CommitId:
 class Committer(Protocol):
     """The one place where a sink's rows are made visible; picklable.
 
-    It may have three methods more: `accepted(message)` gives the bytes to be kept of a message that has come, or
-    raises; `abort(checkpoint, messages)` hears of messages that will not be committed; `check_anew(query)` raises
-    CheckpointError where this query has committed before, and has no checkpoint now.
+    It may have four methods more: `accepted(message)` gives the bytes to be kept of a message that has come, or
+    raises; `abort(checkpoint, messages)` hears of messages that will not be committed; `check(commit, messages)`
+    raises CheckpointError where a query that starts could not make this commit; `check_anew(query)` does so where
+    this query has committed before, and has no checkpoint now.
     """
 
     @property
@@ -101,8 +102,14 @@ class CommitSink:
         return replace(self, owner=owner)
 
     def check(self, restored: Sequence[bytes]) -> None:
-        """Raise PlanError where these messages are for another place."""
+        """Raise PlanError where these messages are for another place; CheckpointError where it can't commit them."""
         refuse_other_target((msgpack.unpackb(state)["target"] for state in restored), self.committer.name)
+        check: Callable[[CommitId, Sequence[bytes]], None] | None = getattr(self.committer, "check", None)
+        if check is None:
+            return
+        for state in restored:
+            for commit, messages in _unpacked(state):
+                check(commit, messages)
 
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has committed, which it does only after a checkpoint."""

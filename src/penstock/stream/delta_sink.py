@@ -3,17 +3,21 @@
 
 Each commit carries Delta's own mark for that, an application's transaction: the query and a number that grows. A
 commit whose number the table has is not made again. The library `deltalake` makes the commits.
+
+The library does not look at the files that it is told of. One that is gone would fail every reader of the table, so
+nothing is committed then: somebody has removed what no version named yet, as by a `vacuum` of all files.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PenstockError
@@ -37,11 +41,12 @@ def delta_library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommitter:
-    """Commits to the table at `uri`, which is there; `folder` is that of the files in it."""
+    """Commits to the table at `uri`, which is there; `root` is its folder, and `folder` that of the files in it."""
 
     uri: str
+    filesystem: pafs.FileSystem
+    root: str
     folder: str
-    schema: pa.Schema
 
     @property
     def name(self) -> str:
@@ -59,15 +64,28 @@ class DeltaCommitter:
                 " Bring it back. To begin anew, which writes all rows again, give another checkpointLocation"
             )
 
+    def check(self, commit: CommitId, messages: Sequence[bytes]) -> None:
+        """Raise CheckpointError where the files of a commit that was not made are gone."""
+        if _is_made(delta_library().DeltaTable(self.uri), commit):
+            return
+        try:
+            self._require([TableFile.of(message) for message in messages])
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{error.filename} is {error.strerror}, and the checkpoint has its rows to commit to {self.name}: was"
+                " the table vacuumed while the query stood still? Bring the file back, or begin anew with another"
+                " checkpointLocation"
+            ) from None
+
     def commit(self, commit: CommitId, messages: Sequence[bytes]) -> None:
         """Name the files in a new version, unless a version has done so."""
         library = delta_library()
         files = [TableFile.of(message) for message in messages]
         try:
             table = library.DeltaTable(self.uri)
-            known = table.transaction_version(commit.query)
-            if known is not None and known >= commit.version:
+            if _is_made(table, commit):
                 return
+            self._require(files)
             mark = library.Transaction(commit.query, commit.version, int(time.time() * 1000))
             table.create_write_transaction(
                 [self._added(library, file) for file in files],
@@ -82,6 +100,15 @@ class DeltaCommitter:
                 raise
             raise OutsideError(f"{self.name} takes no commit: {type(error).__name__}: {error}") from error
 
+    def _require(self, files: Sequence[TableFile]) -> None:
+        """Raise OSError where one of these files is not there as it was written."""
+        paths = [f"{self.root}/{self.folder}/{file.name}" for file in files]
+        for file, info in zip(files, self.filesystem.get_file_info(paths), strict=True):
+            if info.type != pafs.FileType.File:
+                raise FileNotFoundError(errno.ENOENT, "gone", info.path)
+            if info.size != file.size:
+                raise FileNotFoundError(errno.ENOENT, f"another file of {info.size} bytes", info.path)
+
     def _added(self, library: Any, file: TableFile) -> Any:
         return library.transaction.AddAction(
             f"{self.folder}/{file.name}",
@@ -91,3 +118,9 @@ class DeltaCommitter:
             data_change=True,
             stats=json.dumps({"numRecords": file.rows}),
         )
+
+
+def _is_made(table: Any, commit: CommitId) -> bool:
+    """Tell whether the table has this commit."""
+    known = table.transaction_version(commit.query)
+    return known is not None and known >= commit.version

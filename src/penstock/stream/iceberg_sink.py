@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.errors import OutsideError, PenstockError
+from penstock.errors import PenstockError
 from penstock.stream.commit_sink import CommitId
 from penstock.stream.table_files import TableFile
 
@@ -67,19 +67,33 @@ class IcebergCommitter:
                 " Bring it back. To begin anew, which writes all rows again, give another checkpointLocation"
             )
 
+    def check(self, commit: CommitId, messages: Sequence[bytes]) -> None:
+        """Raise CheckpointError where the files of a commit that was not made are gone."""
+        with self.loaded() as table:
+            paths = [] if self._is_made(table, commit) else self._paths(messages)
+            gone = next((path for path in paths if not table.io.new_input(path).exists()), None)
+        if gone is not None:
+            raise CheckpointError(
+                f"{gone} is gone, and the checkpoint has its rows to commit to {self.name}: were orphan files removed"
+                " while the query stood still? Bring the file back, or begin anew with another checkpointLocation"
+            )
+
     def commit(self, commit: CommitId, messages: Sequence[bytes]) -> None:
-        """Name the files in a new snapshot, unless one has done so."""
-        library = iceberg_library()
-        try:
-            with self.loaded() as table:
-                known = self._newest(table, commit.query)
-                if known is None or known < commit.version:
-                    table.add_files(
-                        [f"{self.folder}/{TableFile.of(message).name}" for message in messages],
-                        snapshot_properties={_QUERY: commit.query, _VERSION: str(commit.version)},
-                    )
-        except library.exceptions.CommitFailedException as error:
-            raise OutsideError(f"{self.name} takes no commit: {error}") from error
+        """Name the files in a new snapshot, unless one has done so; the library refuses a file that is gone."""
+        with self.loaded() as table:
+            if not self._is_made(table, commit):
+                table.add_files(
+                    self._paths(messages),
+                    snapshot_properties={_QUERY: commit.query, _VERSION: str(commit.version)},
+                )
+
+    def _paths(self, messages: Sequence[bytes]) -> list[str]:
+        return [f"{self.folder}/{TableFile.of(message).name}" for message in messages]
+
+    def _is_made(self, table: Any, commit: CommitId) -> bool:
+        """Tell whether a snapshot is of this commit, or of a later one."""
+        known = self._newest(table, commit.query)
+        return known is not None and known >= commit.version
 
     @staticmethod
     def _newest(table: Any, query: str) -> int | None:

@@ -39,13 +39,20 @@ CLIENTS: Final = frozenset(
         "kafka.errors.KafkaError",
         "psycopg.OperationalError",
         "psycopg2.OperationalError",
+        "pyiceberg.exceptions.AuthorizationExpiredError",
+        "pyiceberg.exceptions.CommitFailedException",
+        "pyiceberg.exceptions.CommitStateUnknownException",
+        "pyiceberg.exceptions.ServerError",
+        "pyiceberg.exceptions.ServiceUnavailableError",
+        "pyiceberg.exceptions.TooManyRequestsError",
+        "pyiceberg.exceptions.WaitingForLockException",
         "pymysql.err.OperationalError",
         "redis.exceptions.RedisError",
         "sqlalchemy.exc.OperationalError",
         "urllib3.exceptions.HTTPError",
     }
 )
-"""Base classes of what clients of brokers, databases and object stores raise, where these are no `OSError`."""
+"""Base classes of what clients of brokers, databases, catalogs and object stores raise where it is no `OSError`."""
 _OURS: Final = (CorruptCheckpointError, FencedError)
 
 

@@ -64,7 +64,7 @@ def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) 
     _refuse_table(library, table, columns, uri)
     folder = f"penstock-{uid}"
     writing = WriteTableFiles(filesystem, f"{root}/{folder}", as_nullable(schema))
-    return CommitSink(DeltaCommitter(uri, folder, schema), writing, uid)
+    return CommitSink(DeltaCommitter(uri, filesystem, root, folder), writing, uid)
 
 
 def _refuse_table(library: Any, table: Any, columns: Any, uri: str) -> None:
