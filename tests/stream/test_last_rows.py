@@ -38,14 +38,27 @@ def test_the_last_row_of_each_key_is_left() -> None:
         for number, keys in enumerate(([1, None, 1], [2, 1], [None])):
             columns = [pa.array(keys, pa.int64()), pa.array([10 * number + i for i in range(len(keys))], pa.int64())]
             rows.add(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-        found = rows.take()
-        assert found is not None
-        assert sorted(found.to_pylist(), key=lambda row: row["n"]) == [
-            {"k": 2, "n": 10},
-            {"k": 1, "n": 11},
-            {"k": None, "n": 20},
-        ]
-        assert rows.take() is None
+        found = [row for batch in rows.take() for row in batch.to_pylist()]
+        assert found == [{"k": 2, "n": 10}, {"k": 1, "n": 11}, {"k": None, "n": 20}]
+        assert not rows.take()
+
+
+def test_rows_of_an_epoch_may_have_more_bytes_than_one_batch_holds() -> None:
+    """Texts of more than 2 GiB, which come apart; many small rows come as one batch, whatever their key is."""
+    size = (1 << 30) + (1 << 29)
+    ends = np.array([0, size], np.int32)
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(np.zeros(size, np.uint8))])
+    rows = LastRows(["k"])
+    for key in (1, 2, 1, 3):
+        rows.add(pa.RecordBatch.from_arrays([pa.array([key]), text], names=["k", "text"]))
+    found = rows.take()
+    assert [batch["k"].to_pylist() for batch in found] == [[2], [1], [3]]
+    assert all(batch["text"].buffers()[2].size == size for batch in found)
+    named = LastRows(["k"])
+    for number in range(6):
+        named.add(pa.record_batch({"k": [f"key {number % 4}"], "n": [number]}))
+    (only,) = named.take()
+    assert only.to_pydict() == {"k": [f"key {number % 4}" for number in range(2, 6)], "n": [2, 3, 4, 5]}
 
 
 def counts(folder: Path, width: int, *, through: bool = False) -> JobGraph:

@@ -180,7 +180,7 @@ class FolderWriter:
 
     def prepare(self, checkpoint: int) -> bytes:
         """Close the files; the names of all that is to be published."""
-        if self._last is not None and (rows := self._last.take()) is not None:
+        for rows in self._last.take() if self._last is not None else ():
             self._write(rows)
         self._prepared += [(checkpoint, name) for name in self._files.close()]
         self._epoch = checkpoint

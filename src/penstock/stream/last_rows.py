@@ -6,9 +6,10 @@ Rows are held until the epoch ends: as many as keys have changed in it, and for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.keys import group_rows
@@ -35,23 +36,62 @@ class LastRows:
             self._thin()
             self._most_bytes = max(self._first_bytes, 2 * self._bytes)
 
-    def take(self) -> pa.RecordBatch | None:
+    def take(self) -> list[pa.RecordBatch]:
         """The last row of each key, in the order in which they were given; then there are none."""
         self._thin()
         held, self._held, self._bytes = self._held, [], 0
         self._most_bytes = self._first_bytes
-        return held[0] if held else None
+        return held
 
     def _thin(self) -> None:
-        if not self._held:
+        """Leave the last row of each key, in batches up to some size: all may be too much for one."""
+        rows = sum(batch.num_rows for batch in self._held)
+        if not rows:
+            self._held, self._bytes = [], 0
             return
-        rows = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
-        groups = group_rows([rows.column(key) for key in self._keys], rows.num_rows)
+        groups = group_rows([_whole([batch.column(key) for batch in self._held]) for key in self._keys], rows)
         last = np.zeros(groups.count, np.int64)
-        last[groups.codes] = np.arange(rows.num_rows)  # of several the last one counts
-        if len(last) < rows.num_rows:
-            rows = take_batch(rows, int64_array(np.sort(last)))
-        self._held, self._bytes = [rows], rows.nbytes
+        last[groups.codes] = np.arange(rows)  # of several the last one counts
+        left = self._held if len(last) == rows else _picked(self._held, np.sort(last))
+        self._held = list(_joined(left, self._first_bytes))
+        self._bytes = sum(batch.nbytes for batch in self._held)
+
+
+def _whole(columns: Sequence[pa.Array]) -> pa.Array:
+    """One column of several, with long offsets where it may have more bytes than short ones can count."""
+    if len(columns) == 1:
+        return columns[0]
+    kind = columns[0].type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        long = pa.large_string() if pa.types.is_string(kind) else pa.large_binary()
+        columns = [column.cast(long) for column in columns]
+    return pa.concat_arrays(columns)
+
+
+def _picked(batches: Sequence[pa.RecordBatch], rows: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """These rows of the batches, by their numbers over all of them, which rise."""
+    begin = 0
+    for batch in batches:
+        first, behind = np.searchsorted(rows, (begin, begin + batch.num_rows))
+        if behind - first == batch.num_rows:
+            yield batch
+        elif behind > first:
+            yield take_batch(batch, int64_array(rows[first:behind] - begin))
+        begin += batch.num_rows
+
+
+def _joined(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, none of several with more bytes than that."""
+    runs: list[list[pa.RecordBatch]] = []
+    size = 0
+    for batch in batches:
+        if size + batch.nbytes > most_bytes or not runs:
+            runs.append([])
+            size = 0
+        runs[-1].append(batch)
+        size += batch.nbytes
+    for run in runs:
+        yield run[0] if len(run) == 1 else pa.concat_batches(run)
 
 
 def with_epoch(batch: pa.RecordBatch, schema: pa.Schema, epoch: int) -> pa.RecordBatch:
