@@ -69,6 +69,8 @@ class SinkFiles:
         self._open_stream = open_stream
         self._files: dict[str, _OpenFile] = {}
         """By folder; the one that got rows last is the last."""
+        self._written: dict[str, None] = {}
+        """The folders whose files are open, in the order in which these got rows."""
         self._bytes = 0
         self._closed: list[str] = []
 
@@ -76,6 +78,9 @@ class SinkFiles:
         """Take rows for a folder, "" where there is one; large amounts are written at once."""
         found = self._files.pop(folder) if folder in self._files else _OpenFile()
         self._files[folder] = found
+        if found.file is not None:
+            del self._written[folder]
+            self._written[folder] = None
         found.held.append(batch)
         found.rows += batch.num_rows
         found.bytes += batch.nbytes
@@ -88,16 +93,15 @@ class SinkFiles:
 
     def close(self) -> list[str]:
         """Close all; the names of the files that were filled since the last time."""
-        for folder, found in list(self._files.items()):
-            self._write_held(folder, found)
-        for folder in list(self._files):
+        for folder in [*self._written, *(folder for folder in self._files if folder not in self._written)]:
+            self._write_held(folder, self._files[folder])
             self._end(folder)
         closed, self._closed = self._closed, []
         return closed
 
     def abandon(self) -> Iterator[str]:
         """Close what is open, whatever comes of it; the names of all that nobody was told of."""
-        files, self._files = self._files, {}
+        files, self._files, self._written = self._files, {}, {}
         for found in files.values():
             if found.file is not None:
                 with suppress(OSError, pa.ArrowException, ValueError):
@@ -116,22 +120,25 @@ class SinkFiles:
             found.name = self._new_name(folder)
             found.stream = self._open_stream(found.name)
             found.file = self._form.open(found.stream)
+            self._written[folder] = None
         found.file.write_table(pa.Table.from_batches(held, self._form.schema))
 
     def _make_room(self) -> None:
         """One file less where there are as many as may be."""
-        written = [folder for folder, each in self._files.items() if each.file is not None]
-        if len(written) >= MOST_FILES:
-            oldest = self._files[written[0]]
-            _close(oldest)
-            self._closed.append(oldest.name)
-            oldest.stream = oldest.file = None
+        if len(self._written) >= MOST_FILES:
+            self._close_file(next(iter(self._written)))
 
     def _end(self, folder: str) -> None:
-        found = self._files.pop(folder)
-        if found.file is not None:
-            _close(found)
-            self._closed.append(found.name)
+        if folder in self._written:
+            self._close_file(folder)
+        del self._files[folder]
+
+    def _close_file(self, folder: str) -> None:
+        found = self._files[folder]
+        _close(found)
+        self._closed.append(found.name)
+        found.stream = found.file = None
+        del self._written[folder]
 
 
 def _close(found: _OpenFile) -> None:

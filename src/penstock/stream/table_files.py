@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import msgpack
 import pyarrow as pa
@@ -26,7 +25,7 @@ from penstock.machine.disk import Disk
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.commit_sink import message_batch
 from penstock.stream.outside import outside
-from penstock.stream.sink_files import GROUP_ROWS, MOST_BYTES
+from penstock.stream.sink_files import FileForm, SinkFiles
 
 _FILES = "files"
 
@@ -81,11 +80,10 @@ class TableFilesStep(PlainStep):
         self._write = write
         self._disk = Disk(write.filesystem)
         self._start = ""
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = self._rows = 0
-        self._name = ""
-        self._stream: Any = None
-        self._file: Any = None
+        form = FileForm("parquet", write.schema, write.compression)
+        self._files = SinkFiles(form, self._new_name, self._open_stream)
+        self._rows = 0
+        """So many are in the file that is not closed yet."""
         self._unsynced: list[tuple[int, str]] = []
         """Files that no complete checkpoint is known to name, with the first checkpoint behind them."""
         self._closed: list[str] = []
@@ -103,24 +101,21 @@ class TableFilesStep(PlainStep):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Take rows; large amounts are written at once."""
-        self._held.append(batch)
-        self._held_rows += batch.num_rows
-        self._held_bytes += batch.nbytes
-        if self._held_rows >= GROUP_ROWS or self._held_bytes >= MOST_BYTES:
-            self._write_held()
+        self._rows += batch.num_rows
+        with outside(f"{self.name} can't be written"):
+            self._files.write("", batch)
         return ()
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
         """Close the file, and say its name."""
-        self._write_held()
-        if self._file is None:
-            return ()
         with outside(f"{self.name} can't be written"):
-            self._close_file()
-            (info,) = self._write.filesystem.get_file_info([self._path(self._name)])
-        self._closed.append(self._name)
-        rows, self._rows = self._rows, 0
-        return (message_batch(TableFile(self._name, info.size, rows).packed()),)
+            names = self._files.close()
+            infos = self._write.filesystem.get_file_info([self._path(name) for name in names])
+        self._closed += names
+        rows, self._rows = self._rows, 0  # all in one file: there is one folder
+        return [
+            message_batch(TableFile(name, info.size, rows).packed()) for name, info in zip(names, infos, strict=True)
+        ]
 
     def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
         """As for an epoch."""
@@ -147,35 +142,15 @@ class TableFilesStep(PlainStep):
 
     def close(self) -> None:
         """Remove the file that is being written."""
-        if self._file is None:
-            return
-        with suppress(OSError, pa.ArrowException, ValueError):
-            self._close_file()
-        with suppress(OSError, pa.ArrowException):
-            self._write.filesystem.delete_file(self._path(self._name))
+        for name in self._files.abandon():
+            with suppress(OSError, pa.ArrowException):
+                self._write.filesystem.delete_file(self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self._write.folder}/{name}"
 
-    def _write_held(self) -> None:
-        if not self._held:
-            return
-        import pyarrow.parquet as pq
+    def _new_name(self, folder: str) -> str:
+        return f"{folder}{self._start}-{secrets.token_hex(8)}.parquet"
 
-        held, self._held = self._held, []
-        self._rows += self._held_rows
-        self._held_rows = self._held_bytes = 0
-        write = self._write
-        with outside(f"{self.name} can't be written"):
-            if self._file is None:
-                self._name = f"{self._start}-{secrets.token_hex(8)}.parquet"
-                self._stream = write.filesystem.open_output_stream(self._path(self._name))
-                self._file = pq.ParquetWriter(self._stream, write.schema, compression=write.compression)
-            self._file.write_table(pa.Table.from_batches(held, write.schema))
-
-    def _close_file(self) -> None:
-        file, self._file = self._file, None
-        try:
-            file.close()
-        finally:
-            self._stream.close()
+    def _open_stream(self, name: str) -> pa.NativeFile:
+        return self._write.filesystem.open_output_stream(self._path(name))
