@@ -124,6 +124,19 @@ def test_a_message_that_nobody_sealed_is_not_unpickled(tmp_path: Path) -> None:
         writer.write(message)
 
 
+def test_a_message_in_flight_is_known_by_the_next_starts(tmp_path: Path) -> None:
+    """An unaligned checkpoint holds it as it was sealed, and the keys; also where it is overtaken twice."""
+    sinks = [data_source_sink(made_to_write(Ledger, {"path": str(tmp_path)}, MESSAGES), "q", "UTC") for _ in range(3)]
+    (message,) = sinks[0].writing.apply(iter(()))
+    states: list[bytes] = []
+    for checkpoint, sink in enumerate(sinks):
+        writer = sink.open(0, 1, states)
+        states = [writer.prepare(checkpoint)]
+    writer.write(message)
+    with pytest.raises(ProtocolError, match="was not made by a task of this query"):
+        sinks[2].open(0, 1, []).write(message)
+
+
 def polled(reader: PartitionedReader, rows: int, most: int) -> list[int]:
     """So many numbers."""
     found: list[int] = []
@@ -163,8 +176,47 @@ def test_what_is_available_is_one_range_or_what_the_source_says(tmp_path: Path) 
     third = stream(tmp_path).available_now().open(0, 1, [second.snapshot()])
     assert polled(third, 34, 50) == list(range(36, 70))
     wait_until(lambda: third.poll(1) is None and third.is_ended, "it has ended")
+    third.completed(third.snapshot())
+    wait_until(lambda: committed(tmp_path)[-1:] == [70], "the source was told of its last range")
     for reader in (first, second, third):
         reader.close()
+
+
+@pytest.mark.parametrize("kind", [Numbers, SimpleNumbers])
+def test_a_run_of_what_is_available_tells_the_source_of_its_end(tmp_path: Path, kind: type[Numbers]) -> None:
+    """By the last checkpoint, which is complete after the source's last row."""
+    (tmp_path / "end").write_text("9")
+    source = stream(tmp_path, kind).available_now()
+    with LocalQuery(graph(tmp_path, source), location(tmp_path), available_now=True) as query:
+        query.start()
+        query.run_through()
+        assert not query.failures
+    assert rows_in(tmp_path) == Counter(range(9))
+    assert committed(tmp_path) == [9]
+
+
+def test_an_error_of_the_last_commit_is_raised(tmp_path: Path) -> None:
+    """By the next word of a complete checkpoint: nobody asks the source for rows any more."""
+
+    class Refusing(Numbers):
+        def streamReader(self, schema: object) -> object:  # type: ignore[override]
+            reader = Numbers.streamReader(self, schema)
+            reader.commit = lambda end: int(f"no {end}")  # type: ignore[method-assign,assign,return-value]
+            return reader
+
+    (tmp_path / "end").write_text("3")
+    reader = stream(tmp_path, Refusing).available_now().open(0, 1, [])
+    wait_until(lambda: reader.poll(9) is None and reader.is_ended, "it has ended")
+
+    def is_raised() -> bool:
+        try:
+            reader.completed(reader.snapshot())
+        except ValueError:
+            return True
+        return False
+
+    wait_until(is_raised, "the error was raised")
+    reader.close()
 
 
 def test_a_source_that_waits_holds_no_barrier_up(tmp_path: Path) -> None:

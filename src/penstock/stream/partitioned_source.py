@@ -62,7 +62,7 @@ class PartitionedRows(Protocol):
         used again.
 
         The iterator may have `close()`, and `completed(offset)`: a checkpoint at this offset is complete, so rows in
-        front of it are not asked for again.
+        front of it are not asked for again. It hears both after its end, too.
         """
 
 
@@ -148,7 +148,7 @@ class PartitionedReader:
         self._conformer = Conformer(source.schema, source.name)
         self._copies = Copies()
         self._caught_up: list[_Partition] = []
-        """Those that have given what is available, where no more is asked for in this run."""
+        """Those that have ended, or have given what is available, where no more is asked for in this run."""
         self._open = [_Partition(name, source.rows, position) for name, position in positions.items()]
         self._ask_at: float | None = None
 
@@ -169,9 +169,8 @@ class PartitionedReader:
         for _ in range(len(self._open)):
             partition = self._open.pop(0)
             batch = partition.next(max_rows)
-            if not partition.is_ended:
-                is_over = self._source.is_available_now and batch is None and not partition.is_under_way
-                (self._caught_up if is_over else self._open).append(partition)
+            is_over = self._source.is_available_now and batch is None and not partition.is_under_way
+            (self._caught_up if is_over or partition.is_ended else self._open).append(partition)
             self._positions[partition.name] = partition.position
             if batch is not None:
                 self._ask_at = None

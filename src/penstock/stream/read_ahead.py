@@ -5,8 +5,8 @@ A task must not stand still in a source, for its barriers stand still with it. S
 from a thread of their own, through a queue of few batches. A position moves when the task takes a batch, never when
 the thread reads it, so what was read ahead is read again after a failure.
 
-All of a user's code runs in that thread: also the word that a checkpoint is complete, which it takes between two
-batches and once more at the end.
+All of a user's code runs in that thread: also the word that a checkpoint is complete. It takes that between two
+batches, and after the last one until it is closed: the checkpoint that names the end is complete later than that.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class RowsReadAhead:
         self._read: queue.Queue[Read | BaseException | None] = queue.Queue(BATCHES)
         self._completed: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._is_closing = threading.Event()
+        self._has_ended = False
+        self._error: BaseException | None = None
         context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=context.run, args=(self._run,), name=f"penstock-read-{name}", daemon=True
@@ -69,6 +71,7 @@ class RowsReadAhead:
         except queue.Empty:
             return None, self._offset
         if read is None:
+            self._has_ended = True
             raise StopIteration
         if isinstance(read, BaseException):
             raise read
@@ -76,7 +79,9 @@ class RowsReadAhead:
         return read
 
     def completed(self, offset: Any) -> None:
-        """A checkpoint at this offset is complete."""
+        """A checkpoint at this offset is complete. Raises what the code raised for one before, after the last row."""
+        if self._has_ended and self._error is not None:
+            raise self._error
         self._completed.put(offset)
 
     def close(self) -> None:
@@ -89,13 +94,15 @@ class RowsReadAhead:
             rows = self._make()
             try:
                 self._read_all(rows)
+                self._put(None)
+                while not self._is_closing.wait(IDLE_SECONDS):
+                    self._tell(rows)
                 self._tell(rows)
             finally:
                 rows.close()
         except BaseException as error:  # noqa: BLE001 - raised in the task's thread
+            self._error = error
             self._put(error)
-        else:
-            self._put(None)
 
     def _read_all(self, rows: RowsToWaitFor) -> None:
         for read in rows.read():
