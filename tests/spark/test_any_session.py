@@ -70,6 +70,10 @@ def program(command: str, arguments: Sequence[str]) -> Iterator[pexpect.spawn]:
         try:
             yield child
             child.expect(pexpect.EOF)
+        except pexpect.EOF as early:
+            child.close()
+            ended = f"it ended with exit code {child.exitstatus} by signal {child.signalstatus}"
+            raise AssertionError(f"{ended}; {early}\n{Path('terminal.txt').read_text(encoding='utf-8')}") from None
         finally:
             child.close(force=True)
     assert child.exitstatus == 0

@@ -26,6 +26,7 @@ def ended(spark: Any) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(python_sources)
     spark.dataSource.register(python_sources.Numbers)
     spark.dataSource.register(python_sources.Ledger)
+    spark.createDataFrame([], "id long")  # makes this session the thread's active one: PySpark's writer asks that one
     yield from queries_ended(spark)
     cloudpickle.unregister_pickle_by_value(python_sources)
 

@@ -41,6 +41,7 @@ _KEPT_PROCESSES = re.compile(
 )
 _ONCE = re.compile(r"^(/dev/u?random|/dev/null|anon_inode:\[(eventpoll|eventfd)\]|/sys/|/proc/|.*\.(so|jar|pyc?)\b)")
 """Random devices, null, and uvloop's pollers are opened on first use and kept; code files likewise."""
+_INODE = re.compile(r"^(socket|pipe):\[\d+\]$")
 
 
 def _isolate() -> Path:
@@ -86,7 +87,7 @@ class Holdings:
         """The things that are here now and were not before."""
         leaks = [f"process {_describe(pid)}" for pid in self.processes - before.processes]
         leaks += [f"thread {thread.name}" for thread in self.threads - before.threads]
-        leaks += [f"file descriptor {item}" for item in self.descriptors - before.descriptors - _KEPT]
+        leaks += [f"file descriptor {item}" for item in _unknown(self.descriptors - before.descriptors)]
         leaks += [f"shared memory {item}" for item in self.shared - before.shared]
         leaks += [f"rendezvous folder {item}" for item in self.rendezvous - before.rendezvous]
         if self.mappings > before.mappings:
@@ -102,6 +103,16 @@ def first_use(library: Callable[[], object]) -> None:
     before = open_descriptors()
     library()
     _KEPT.update(open_descriptors() - before)
+
+
+def _unknown(descriptors: frozenset[str]) -> set[str]:
+    """Those that are not kept by a library; one that a library duplicated later is the same pipe or socket."""
+    kept = {_target(item) for item in _KEPT}
+    return {item for item in descriptors - _KEPT if not (_INODE.match(_target(item)) and _target(item) in kept)}
+
+
+def _target(descriptor: str) -> str:
+    return descriptor.partition(" -> ")[2]
 
 
 def leaks_since(before: Holdings) -> list[str]:

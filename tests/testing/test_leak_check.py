@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdings import RUN_FOLDER, Holdings, described
+from holdings import RUN_FOLDER, Holdings, described, first_use
 
 
 @pytest.fixture
@@ -98,3 +98,19 @@ def test_it_says_what_a_socket_is(leaks: Callable[[], list[str]]) -> None:
     for number in numbers:
         os.close(number)
     assert all("held by no Python socket" in leak for leak in found)
+
+
+def test_a_duplicate_of_what_a_library_keeps_is_no_leak(leaks: Callable[[], list[str]]) -> None:
+    """A library may duplicate the socket of its signals long after its first use; another socket is still found."""
+    reading, writing = socket.socketpair()
+    ends: list[socket.socket] = []
+    first_use(lambda: ends.extend([reading.dup(), writing.dup()]))
+    duplicate = os.dup(ends[0].fileno())
+    found = leaks()
+    other = socket.socketpair()
+    more = leaks()
+    os.close(duplicate)
+    for end in (reading, writing, *ends, *other):
+        end.close()
+    assert found == []
+    assert len(more) == 2
