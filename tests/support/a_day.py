@@ -42,7 +42,9 @@ def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 time.sleep(0.02)
                 yield batch
     finally:
-        Path(folder, f"ended-{os.getpid()}").write_text(str(time.time()))
+        written = Path(folder, f"writes-{os.getpid()}")
+        written.write_text(str(time.time()))
+        written.rename(Path(folder, f"ended-{os.getpid()}"))  # whole from the first look on
 
 
 def wrong(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
