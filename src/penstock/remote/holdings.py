@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 
 from penstock.remote.blocks import LEAST_CREDIT
@@ -19,17 +19,22 @@ _READ_SHARE = 4
 
 
 class ReadBudget:
-    """The bytes that are read and not yet sent, of all readers."""
+    """The bytes that are read and not yet sent, of all readers. Pure. None overtakes another."""
 
     def __init__(self, cap: int) -> None:
         self._cap = max(cap, LEAST_CREDIT)
         self.used = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._line: dict[object, tuple[int, Callable[[], None]]] = {}
 
-    def take(self, nbytes: int, again: Callable[[], None]) -> bool:
-        """Take so many bytes, or call `again` when some are free."""
-        if self.used and self.used + nbytes > self._cap:
-            self._waiting.append(again)
+    @property
+    def waiting(self) -> int:
+        """The readers that wait for bytes."""
+        return len(self._line)
+
+    def take(self, reader: object, nbytes: int, taken: Callable[[], None]) -> bool:
+        """Take so many bytes; False if they are taken later, in turn: then `taken` is called."""
+        if self._line or not self._has_room(nbytes):
+            self._line[reader] = nbytes, taken
             return False
         self.used += nbytes
         return True
@@ -37,9 +42,24 @@ class ReadBudget:
     def give(self, nbytes: int) -> None:
         """Give bytes back."""
         self.used -= nbytes
-        waiting, self._waiting = self._waiting, deque()
-        for again in waiting:
-            again()
+        self._serve()
+
+    def leave(self, reader: object) -> None:
+        """A reader waits no more; idempotent."""
+        if self._line.pop(reader, None) is not None:
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._line:
+            reader, (nbytes, taken) = next(iter(self._line.items()))
+            if not self._has_room(nbytes):
+                return
+            del self._line[reader]
+            self.used += nbytes
+            taken()
+
+    def _has_room(self, nbytes: int) -> bool:
+        return not self.used or self.used + nbytes <= self._cap
 
 
 class WorkerFigures:

@@ -9,6 +9,7 @@ them take more memory than the worker has for reading.
 from __future__ import annotations
 
 import asyncio
+import functools
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ class _BlockStream:
         self.next: Sequence[Spot] | None = next(runs, None)
         self.under_way = 0
         self.is_waiting = False
+        """True while it waits for memory."""
         self.task: asyncio.Task[None] | None = None
         self.queue: deque[Sequence[Spot]] = deque()
 
@@ -84,23 +86,34 @@ class ReadSession:
         stream = self._streams.pop(number, None)
         if stream is not None:
             stream.next = None
+            stream.is_waiting = False
+            self._holdings.reading.leave(stream)
 
     def _pump(self, stream: _BlockStream) -> None:
         """Begin the reads that credit and memory allow."""
-        stream.is_waiting = False
-        while stream.next is not None and stream.under_way < _AHEAD and self._streams.get(stream.number) is stream:
-            run = stream.next
-            size = _size(run)
+        while stream.next is not None and stream.under_way < _AHEAD and not stream.is_waiting:
+            size = _size(stream.next)
             if stream.credit < size:
                 return
-            if not self._holdings.reading.take(size, lambda: self._pump(stream)):
-                return
-            stream.credit -= size
-            stream.under_way += 1
-            stream.next = next(stream.runs, None)
-            stream.queue.append(run)
-            if stream.task is None:
-                stream.task = asyncio.ensure_future(self._read(stream))
+            if self._holdings.reading.take(stream, size, functools.partial(self._taken, stream)):
+                self._begin(stream, stream.next, size)
+            else:
+                stream.is_waiting = True
+
+    def _taken(self, stream: _BlockStream) -> None:
+        """Memory for the next read has become free."""
+        stream.is_waiting = False
+        assert stream.next is not None  # noqa: S101 - a stream that ends leaves the line
+        self._begin(stream, stream.next, _size(stream.next))
+        self._pump(stream)
+
+    def _begin(self, stream: _BlockStream, run: Sequence[Spot], size: int) -> None:
+        stream.credit -= size
+        stream.under_way += 1
+        stream.next = next(stream.runs, None)
+        stream.queue.append(run)
+        if stream.task is None:
+            stream.task = asyncio.ensure_future(self._read(stream))
 
     async def _read(self, stream: _BlockStream) -> None:
         """Read and send, run after run, as long as any was begun."""
