@@ -82,9 +82,12 @@ class ClientSession:
         self._endpoint = endpoint
         self._memory = memory
         self._out: deque[OutgoingFrame] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._reading: set[asyncio.Task[None]] = set()
+        """Never cancelled: a thread writes into the buffer of each, whoever waits for it."""
         self._fetches: deque[Fetch] = deque()
         """Those that wait for memory."""
+        self._is_over = False
         self._held = 0
         """The buffers that this connection holds."""
         self._writing: set[int] = set()
@@ -94,7 +97,7 @@ class ClientSession:
     def receive(self, message: Message) -> None:
         """Begin to answer a question."""
         kind, body = message
-        if len(self._under_way) + len(self._fetches) >= MOST_AT_ONCE:
+        if len(self._answering) + len(self._reading) + len(self._fetches) >= MOST_AT_ONCE:
             raise ProtocolError(f"more than {MOST_AT_ONCE} questions came at once")
         try:
             if kind == FETCH and self.account is not None:
@@ -103,7 +106,7 @@ class ClientSession:
             elif kind == LinkFrameType.CALL:
                 number, method, plain, _ = read_call(body)
                 request = from_wire(_METHODS[method], plain)
-                self._begin(self._answered(number, request), number)
+                self._begin(self._answering, self._answered(number, request), number)
             else:
                 raise ProtocolError(f"a frame of type {kind} is not expected here")
         except FRAME_ERRORS as error:
@@ -118,9 +121,10 @@ class ClientSession:
         return None
 
     def connection_lost(self, error: BaseException | None = None) -> None:
-        """Give up what it was writing, and what is under way."""
+        """Give up what it was writing, and what is under way; buffers are free when their reads are over."""
+        self._is_over = True
         self._fetches.clear()
-        for task in list(self._under_way):
+        for task in list(self._answering):
             task.cancel()
         out, self._out = self._out, deque()
         for frame in out:
@@ -135,10 +139,10 @@ class ClientSession:
         for number in self._writing:
             self._keeper.give_up(account, number, "its writer has gone before it was complete")
 
-    def _begin(self, answering: Any, number: int) -> None:
+    def _begin(self, tasks: set[asyncio.Task[None]], answering: Any, number: int) -> None:
         task = asyncio.create_task(self._guarded(answering, number))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _guarded(self, answering: Any, number: int) -> None:
         try:
@@ -149,6 +153,8 @@ class ClientSession:
             self.account.seen = time.monotonic()
 
     def _send(self, data: bytes) -> None:
+        if self._is_over:
+            return
         self._out.append(OutgoingFrame((data,), len(data)))
         self.wake()
 
@@ -163,7 +169,7 @@ class ClientSession:
                 return
             fetch = self._fetches.popleft()
             self._held += 1
-            self._begin(self._fetched(account, fetch, buffer), fetch.call)
+            self._begin(self._reading, self._fetched(account, fetch, buffer), fetch.call)
 
     def _give_back(self, memory: ChunkMemory, buffer: memoryview) -> None:
         self._held -= 1
@@ -179,6 +185,9 @@ class ClientSession:
         except BaseException:
             self._give_back(memory, buffer)
             raise
+        if self._is_over:
+            self._give_back(memory, buffer)
+            return
         head = HEADER.pack(HEADER.size + CHUNK_HEAD.size + length, CHUNK, 0) + CHUNK_HEAD.pack(fetch.call)
         recycle = functools.partial(self._give_back, memory, buffer)
         self._out.append(OutgoingFrame((head, buffer[:length]), len(head) + length, recycle))

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection that ends while a thread reads for it: its buffer is nobody's until the thread is done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from penstock.external.accounts import KeptPartition
+from penstock.external.catalogue import Catalogue
+from penstock.external.chunk_memory import ChunkMemory
+from penstock.external.clients import ClientSession
+from penstock.external.folders import ServiceFolders
+from penstock.external.keeper import Keeper, KeeperPolicy
+from penstock.external.requests import FETCH, FETCH_BODY, KeptState
+from penstock.shuffle import DatasetId, PartitionId
+
+NUMBER = 7
+
+
+def test_a_buffer_is_free_when_no_thread_writes_into_it_any_more(tmp_path: Path) -> None:
+    """The disk hangs (a pipe without a writer), the connection ends, and another reader waits for the buffer."""
+    folder = tmp_path / "data"
+    catalogue = Catalogue(tmp_path / "catalogue.db")
+    keeper = Keeper(catalogue, ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
+    account = keeper.introduce("app", b"k" * 32, 1000)
+    partition = PartitionId(DatasetId("job", 0), 0, 0)
+    account.numbers[NUMBER] = KeptPartition(NUMBER, partition, 1, KeptState.THERE, str(folder))
+    os.mkfifo(folder / "data.0")
+    memory = ChunkMemory(1)
+
+    async def run() -> None:
+        unused: Any = None
+        session = ClientSession(keeper, unused, account, lambda _: memory)
+        session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, 100))))
+        await asyncio.sleep(0)
+        session.connection_lost()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        memory.wait(lambda: free.set_result(None))
+        assert memory.take(is_only=False) is None, "the thread may write into it yet"
+        writer = os.open(folder / "data.0", os.O_RDWR)
+        await asyncio.wait_for(free, 30)
+        os.close(writer)
+        assert memory.take(is_only=False) is not None
+        assert session.next_frame() is None, "nobody hears of it"
+        await keeper.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_ends_at_once_keeps_no_buffer(tmp_path: Path) -> None:
+    """Its question and its end come together, before the read has begun."""
+    keeper = Keeper(Catalogue(tmp_path / "catalogue.db"), ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
+    account = keeper.introduce("app", b"k" * 32, 1000)
+    memory = ChunkMemory(1)
+
+    async def run() -> None:
+        unused: Any = None
+        session = ClientSession(keeper, unused, account, lambda _: memory)
+        session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, 100))))
+        session.connection_lost()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert memory.take(is_only=False) is not None
+        await keeper.close()
+
+    asyncio.run(run())
