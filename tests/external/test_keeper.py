@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +18,8 @@ from penstock.external.catalogue import Catalogue
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import Keeper, KeeperPolicy
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import KeepByName
-from penstock.shuffle import DatasetId, PartitionId
+from penstock.external.requests import CommitPartition, FindRange, KeepByName, KeptState
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 
 KEY = b"k" * 32
 NAME = "numbers"
@@ -125,3 +127,43 @@ def test_an_application_goes_whole_or_not_at_all(catalogue: Catalogue, tmp_path:
     assert [len(each.numbers) for each in catalogue.accounts()] == [1]
     catalogue.remove_application(account)
     assert not list(catalogue.accounts())
+
+
+def test_a_partition_is_there_when_its_row_is(services: Services, tmp_path: Path) -> None:
+    """Its row can't be written: the commit says so, and it has failed, with the room and the files that it had."""
+
+    async def run() -> str:
+        keeper, account = services.start()
+        partition = PartitionId(DatasetId("job", 0), 0, 0)
+        begun = keeper.begin(account, partition, 1)
+        os.write(begun.data, bytes(1000))
+        begun.close()
+        folder, commit = begun.kept.folder, CommitPartition(begun.kept.number, (EndOfPartition(0, 0, 0),))
+        with refusing(tmp_path, "update on partitions"), pytest.raises(StorageError, match="disk is full"):
+            await keeper.commit(account, commit)
+        found = await keeper.find(account, FindRange(partition, 0, 1))
+        assert found.state is KeptState.FAILED
+        assert "disk is full" in found.cause
+        assert account.used == 0
+        await keeper.close()
+        _, account = services.start()
+        assert [each.state for each in account.numbers.values()] == [KeptState.FAILED]
+        return folder
+
+    assert not Path(asyncio.run(run())).exists()
+
+
+def test_a_service_starts_on_a_full_disk(services: Services, tmp_path: Path) -> None:
+    """The rows of what its former one was writing follow when there is room."""
+
+    async def run() -> str:
+        keeper, account = services.start()
+        begun = keeper.begin(account, PartitionId(DatasetId("job", 0), 0, 0), 1)
+        begun.close()
+        with refusing(tmp_path, "update on partitions"):
+            keeper, account = services.start()
+            assert account.numbers[begun.kept.number].state is KeptState.FAILED
+        await keeper.close()
+        return begun.kept.folder
+
+    assert not Path(asyncio.run(run())).exists()

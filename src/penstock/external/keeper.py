@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -167,11 +167,12 @@ class Keeper:
             if kept.state is not KeptState.WRITING:
                 raise PartitionReleasedError(f"partition {kept.partition} was released while it was written")
             account.grant(kept, size, self._policy.quota)
+            account.settle(kept, size)
+            self._catalogue.write(replace(kept, state=KeptState.THERE))
         except (PenstockError, OSError) as error:
             self.give_up(account, kept.number, str(error))
             raise
-        account.settle(kept, size)
-        self._move(kept, KeptState.THERE)
+        kept.state = KeptState.THERE
 
     def give_up(self, account: Account, number: int, cause: str) -> None:
         """A producer has failed; no matter where its partition is released already."""
@@ -291,7 +292,8 @@ class Keeper:
             for kept in account.numbers.values():
                 if kept.state is KeptState.WRITING:
                     kept.cause = "this host's shuffle service ended while it was written"
-                    self._move(kept, KeptState.FAILED)
+                    kept.state = KeptState.FAILED
+                    self._write_if_possible(functools.partial(self._catalogue.write, kept))
                 known.add(kept.folder)
         swept = self.folders.sweep(known)
         held = sum(len(self.held(account)) for account in self.accounts)
@@ -318,10 +320,6 @@ class Keeper:
         kept.state = state
         self._remove(folder)
         self._write_if_possible(lambda: self._catalogue.write(kept))
-
-    def _move(self, kept: KeptPartition, state: KeptState) -> None:
-        kept.state = state
-        self._catalogue.write(kept)
 
     def _remove(self, folder: str) -> None:
         if folder:
