@@ -30,6 +30,7 @@ KINDS = {
         "SlotsError",
         "SlotsLostError",
         "UncertainCheckpointError",
+        "VersionError",
     },
     FailureKind.CONSEQUENCE: {
         "IncompleteDataError",

@@ -19,12 +19,13 @@ _START_SECONDS = 60.0
 class ExternalProcess:
     """One service on loopback. It keeps its port, its socket and its folder over restarts."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, python: str = sys.executable) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.socket = folder / "service.sock"
         self.port = 0
         self._options = options
+        self._python = python
         self._process: subprocess.Popen[bytes] | None = None
         self.log = folder / "service.log"
         self.start()
@@ -38,7 +39,7 @@ class ExternalProcess:
     def command(self, *options: str) -> list[str]:
         """The command that starts it."""
         place = ["--dir", str(self.folder), "--host", "127.0.0.1", "--port", str(self.port)]
-        return [sys.executable, "-m", "penstock.cli", "service", "external", *place, *self._options, *options]
+        return [self._python, "-m", "penstock.cli", "service", "external", *place, *self._options, *options]
 
     def start(self) -> None:
         """Start it, and wait until it listens."""

@@ -10,6 +10,7 @@
     door, unauthenticated      the side that is connected to: who may come in, until when, how many at a time
     opening                    the side that connects; `dialing` does without an event loop
     frames, frame_connection   what is sent then: the head of every frame, and the shell that moves frames
+    loop_thread                a thread with an event loop, for synchronous code
     listeners                  whether somebody still listens at an address
 
 One contract: TLS is a transport around a transport, so handshake and frames are the same with and without it.

@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, VersionError
 
 MAGIC: Final = b"PSTK"
-VERSION: Final = 3
+VERSION: Final = 4
+"""Of all protocols over connections that begin so, and of the host service's socket: they are changed together."""
 NONCE: Final = 32
 MAX_IDENTITY: Final = 255
 MIN_SECRET: Final = 16
@@ -195,10 +196,8 @@ class Handshake:
         if magic != MAGIC:
             raise self._refusal("does not speak this protocol")
         if version != VERSION:
-            refusal = self._refusal(
-                f"speaks version {version} of the protocol, this Penstock speaks {VERSION}: install the same Penstock"
-                " on the driver and on all workers"
-            )
+            self._step = _Step.FAILED
+            refusal = VersionError(f"the peer at {self.peer} {other_version(version)}")
             self._out = self._hello() if self._role is Role.SERVER else b""
             raise refusal
         if reserved != _RESERVED:
@@ -257,6 +256,14 @@ class Handshake:
         self._step = _Step.FAILED
         self._out = b""
         return AuthenticationError(f"the peer at {self.peer} {what}")
+
+
+def other_version(theirs: int) -> str:
+    """The words about a peer of this version, for people."""
+    return (
+        f"speaks version {theirs} of the protocol, this Penstock speaks {VERSION}: install the same Penstock on the"
+        " driver, on all workers, and wherever a service or a client runs"
+    )
 
 
 def _other(role: Role) -> Role:

@@ -99,6 +99,16 @@ def user_key(path: str, user: str = "") -> tuple[str, bytes]:
     return user, keys[user]
 
 
+def key_of(text: str, user: str = "") -> tuple[str, bytes]:
+    """A user and the key out of one line of a key file, or out of the key alone. Raises SettingError, with no key."""
+    words = text.split()
+    words = [user, *words] if len(words) == 1 else words
+    key = _key(words, "the key")
+    if user not in ("", words[0]):
+        raise SettingError(f"the key is one of {words[0]}, not of {user}")
+    return words[0], key
+
+
 def own_secret(access: AccessSettings, application: str, drawn: bytes) -> tuple[AccessSettings, bytes]:
     """The secret of an application, and what its other processes are told: the user, and no way to the key.
 

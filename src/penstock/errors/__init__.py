@@ -33,6 +33,7 @@ from penstock.errors.tree import (
     StaleError,
     StorageError,
     TaskCancelledError,
+    VersionError,
 )
 
 __all__ = [
@@ -67,4 +68,5 @@ __all__ = [
     "StaleError",
     "StorageError",
     "TaskCancelledError",
+    "VersionError",
 ]

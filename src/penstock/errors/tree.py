@@ -18,6 +18,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     ├── ProtocolError           a peer sent bytes that are not our protocol (the remote is to blame)
     │   └── IllegalTransitionError  an event that has no place in an object's state
     ├── AuthenticationError     a peer could not prove the application's secret
+    │   └── VersionError        it did not come to that: the peer speaks another version of the protocol
     ├── ForeignError            what was asked for is another application's
     ├── StaleError              the message belongs to an attempt or a master that is no longer current
     ├── StorageError            what is to be kept can't be written: a disk is full or broken
@@ -126,6 +127,10 @@ class IllegalTransitionError(ProtocolError):
 
 class AuthenticationError(PenstockError):
     """The peer could not prove that it knows the application's secret."""
+
+
+class VersionError(AuthenticationError):
+    """A peer speaks another version of the protocol."""
 
 
 class ForeignError(PenstockError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import socket
 import struct
 import time
@@ -19,9 +20,10 @@ from typing import Any, NamedTuple
 
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.frames import HEADER, FrameReader, OutgoingFrame
+from penstock.connection.handshake import VERSION, other_version
 from penstock.connection.sockets import SocketEndpoint
 from penstock.connection.transport import Endpoint
-from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError, VersionError
 from penstock.external.accounts import Account
 from penstock.external.chunk_memory import ChunkMemory
 from penstock.external.keeper import Keeper
@@ -52,6 +54,8 @@ from penstock.external.requests import (
 from penstock.link.control import error_message
 from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
 from penstock.link.wire import Done, from_wire, to_wire
+
+log = logging.getLogger("penstock.external")
 
 MOST_AT_ONCE = 256
 _CAPACITY = 16 << 10
@@ -212,9 +216,12 @@ class ClientSession:
         endpoint = self._endpoint
         if self.account is not None or not isinstance(endpoint, SocketEndpoint):
             raise ProtocolError("an application introduces itself once, over the service's Unix socket")
+        if request.version != VERSION:
+            log.warning("%s %s", endpoint.peer, other_version(request.version))
+            raise VersionError(f"{endpoint.peer} {other_version(request.version)}")
         self.account = self._keeper.introduce(request.title, request.key, user_of(endpoint.connected))
         self.account.connections += 1
-        return Introduced(self._keeper.folders.reserve)
+        return Introduced(self._keeper.folders.reserve, VERSION)
 
     def _begin_partition(self, account: Account, call: int, request: BeginPartition) -> None:
         """The answer goes out at once: its descriptors need a socket on which nothing waits."""

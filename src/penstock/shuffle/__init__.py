@@ -23,6 +23,7 @@ from penstock.shuffle.metrics import Metric, MetricGroup, MetricKind, declared_m
 from penstock.shuffle.registry import load_service, service_in_use
 from penstock.shuffle.requests import Request
 from penstock.shuffle.service import (
+    ClientMaster,
     JobShuffleContext,
     NamedResults,
     OwnerContext,
@@ -38,6 +39,7 @@ __all__ = [
     "AttemptId",
     "Capabilities",
     "ChannelDescriptor",
+    "ClientMaster",
     "DatasetId",
     "EndOfData",
     "EndOfPartition",

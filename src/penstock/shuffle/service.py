@@ -124,6 +124,22 @@ class NamedResults(Protocol):
         """The schema and the partitions of a result that was kept, or None."""
 
 
+class ClientMaster(Protocol):
+    """The part of a ShuffleMaster for processes without Spark, several of which may be of one application."""
+
+    async def arrive(self, names: Sequence[str]) -> str:
+        """See that the service is there, after `start`; by which of these names of this host its readers come.
+
+        Raises NoStorageError, ControlError, VersionError, SettingError.
+        """
+
+    async def leave(self) -> None:
+        """Called in place of `close`: the application goes on without this process."""
+
+    def words(self, partition: PartitionId, host: str) -> ShuffleDescriptor:
+        """The words by which readers find a partition with one subpartition that was written on this host."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:
     """The context that a service's environment in a task process is made with.

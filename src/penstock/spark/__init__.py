@@ -10,5 +10,5 @@ if find_spec("pyspark") is None:
 
     raise SettingError(
         "PySpark is not installed here: pip install 'penstock[spark]' brings one, or start Python as your Spark does"
-        " (spark-submit, pyspark). `penstock service` needs none"
+        " (spark-submit, pyspark). `penstock.client` and `penstock service` need none"
     )

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.connection.frames import HEADER
-from penstock.errors import NoStorageError, StorageError
+from penstock.connection.handshake import VERSION, other_version
+from penstock.errors import NoStorageError, StorageError, VersionError
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import BeginPartition, BegunPartition, Introduce, Introduced
 from penstock.link.control import raise_for_error
@@ -44,7 +45,9 @@ class HostLine:
         self._seconds = _ANSWER_SECONDS
         self._socket = self._connected()
         try:
-            self.introduced: Introduced = self.ask(Introduce(key.title, key.key))
+            self.introduced: Introduced = self.ask(Introduce(key.title, key.key, VERSION))
+            if self.introduced.version != VERSION:
+                raise VersionError(f"the host service at {path} {other_version(self.introduced.version)}")
         except BaseException:
             self.close()
             raise

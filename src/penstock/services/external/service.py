@@ -89,6 +89,22 @@ class ExternalMaster:
         """Begin to say that the application is there."""
         self._renewing = asyncio.create_task(self._renew())
 
+    async def arrive(self, names: Sequence[str]) -> str:
+        """See that this host's service is there; by which of these names readers come to it."""
+        from penstock.services.external.reaching import reached
+
+        return await asyncio.to_thread(reached, self._key, self._settings, names)
+
+    def words(self, partition: PartitionId, host: str) -> ShuffleDescriptor:
+        """The words by which readers find a partition that was written on this host."""
+        address = join_host(host, self._settings.external.port)
+        return ShuffleDescriptor(partition, NAME, PartitionKind.BLOCKING_PERSISTENT, address=address)
+
+    async def leave(self) -> None:
+        """Say no more that the application is there: another process does, or its lease ends."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+
     async def close(self) -> None:
         """Have everything removed; what can't be goes when the application's lease ends."""
         if self._renewing is not None:

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from penstock.connection.loop_thread import LoopThread
 from penstock.errors import PenstockError
 from penstock.remote.messages import StartPartition
 from penstock.services.remote.fetcher import Fetched, Fetcher
 from penstock.services.remote.lines import ManagerLine, RemoteAccess
-from penstock.services.remote.loop_thread import LoopThread
 from penstock.services.remote.pusher import Pusher
 from penstock.shuffle import TaskHost
 from penstock.shuffle.requests import Request

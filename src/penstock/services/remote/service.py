@@ -12,7 +12,7 @@ import concurrent.futures
 import logging
 import socket
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
@@ -110,6 +110,18 @@ class RemoteMaster:
             await self._call(self._client.ask(CloseApplication(), _CLOSE_SECONDS))
         except PenstockError as error:
             _LOG.warning("the remote shuffle service removes this application's rows later: %s", error)
+        await asyncio.to_thread(self._client.close)
+
+    async def arrive(self, names: Sequence[str]) -> str:
+        """The manager has answered; readers need no name of this host."""
+        return names[0]
+
+    def words(self, partition: PartitionId, host: str) -> ShuffleDescriptor:
+        """The words by which readers find a partition with one subpartition."""
+        return ShuffleDescriptor(partition, NAME, PartitionKind.BLOCKING_PERSISTENT, location=str(Breadth(1, 1)))
+
+    async def leave(self) -> None:
+        """Hang up; the application goes on while another of its processes is there, or its lease."""
         await asyncio.to_thread(self._client.close)
 
     def register_job(self, context: JobShuffleContext) -> None:

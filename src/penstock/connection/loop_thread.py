@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread in which a task, or a driver, speaks with the remote service: one event loop, as long as it is needed.
+"""A thread in which synchronous code speaks with its peers: one event loop, as long as it is needed.
 
-A task is synchronous code, and connections are an event loop's. Rows and words between the two go through queues; a
-`waker` of its host ends the task's wait.
+A task or a client is synchronous code, and connections are an event loop's. Rows and words between the two go through
+queues; a `waker` of its host ends the task's wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LoopThread:
         """The loop, which runs."""
         with self._lock:
             if self._is_closed:
-                raise ControlError("the task's connection to the remote shuffle service is closed already")
+                raise ControlError("what is asked for here was closed already")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
