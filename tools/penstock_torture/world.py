@@ -2,8 +2,9 @@
 """`python -m penstock_torture --world N`: queries in a world that fails, each seed a run, each run a line of a file.
 
 A second call with the same file goes on after the seeds that are in it. Outcomes: `right`, `refused` (the last day
-ended with a reason), or a finding: `lost`, `doubled`, `gone` (a checkpoint), `blamed` (a fault of the world counts as
-a bug), `accepted` (what should be refused), `left` (files), `hung`, `error`.
+ended with a reason), `below` (the sink's mount was away all the time, and its rows are whole in the folder that the
+mount covers: `docs/streaming.md`), or a finding: `lost`, `doubled`, `gone` (a checkpoint), `blamed` (a fault of the
+world counts as a bug), `accepted` (what should be refused), `left` (files), `hung`, `error`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock_torture.world_days import WorldRun, Wrong
 from penstock_torture.world_spark import SparkWorldRun
 
-WELL = ("right", "refused")
+WELL = ("right", "refused", "below")
 SPARK = 1_000_000
 """Seeds from here on run on Spark (`world_spark`)."""
 

@@ -228,11 +228,18 @@ class WorldRun:
         if not self._has_ended:
             self._run_to_end(folders)
         faults = self.shape.faults(folders, whole=True)
+        if faults and self._is_below(folders):
+            raise Wrong("below", "the sink's mount was away from the folder's making to the query's end")
         if faults:
             raise Wrong(faults[0].partition(":")[0], "; ".join(faults))
         left = [path.name for path in self._place.out.rglob(f".part-{self._place.uid}-*")]
         if left:
             raise Wrong("left", f"{len(left)} hidden files: {left[:3]}")
+
+    def _is_below(self, folders: list[Path]) -> bool:
+        """Tell whether the sink's mount never had a row, and all rows lie whole in the folder below it."""
+        below = self._root / "below" / "out"
+        return not any(folder.exists() and any(folder.iterdir()) for folder in folders) and self.shape.is_whole([below])
 
     def _run_to_end(self, folders: list[Path]) -> None:
         with self._last() as query:
