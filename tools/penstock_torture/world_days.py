@@ -239,7 +239,8 @@ class WorldRun:
     def _is_below(self, folders: list[Path]) -> bool:
         """Tell whether the sink's mount never had a row, and all rows lie whole in the folder below it."""
         below = self._root / "below" / "out"
-        return not any(folder.exists() and any(folder.iterdir()) for folder in folders) and self.shape.is_whole([below])
+        had_one = any(folder.exists() and any(folder.iterdir()) for folder in folders)
+        return not had_one and self.shape.is_whole([below])
 
     def _run_to_end(self, folders: list[Path]) -> None:
         with self._last() as query:
