@@ -124,14 +124,14 @@ def test_a_commit_of_delta_is_made_once(delta: Any, tmp_path: Path) -> None:
         pq.write_table(pa.table({"timestamp": [None], "value": [3]}, SCHEMA), files / name)
     size = (files / "part-0").stat().st_size
     writer = sink.open(0, 1, [])
-    writer.write(message_batch(TableFile("part-0", size, 1).packed()))
+    writer.write(message_batch(TableFile("penstock-q/part-0", size, 1).packed()))
     state = writer.prepare(5)
     writer.commit(5)
     for owner in ("000001-a", "000002-b"):
         sink.owned(owner).open(0, 1, [state]).commit(5)
     assert delta.DeltaTable(uri).version() == 1
     later = sink.owned("000002-b").open(0, 1, [state])
-    later.write(message_batch(TableFile("part-1", size, 1).packed()))
+    later.write(message_batch(TableFile("penstock-q/part-1", size, 1).packed()))
     later.prepare(3)
     later.commit(3)
     assert delta.DeltaTable(uri).version() == 2

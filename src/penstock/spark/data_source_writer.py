@@ -9,9 +9,7 @@ the checkpoint's number, so it grows and leaves numbers out.
 A task whose attempt ends before its checkpoint wrote in vain: `abort` hears of the messages that had come.
 
 Messages are pickles, as in Spark. They come sealed with a key that travels with the query's code, so nothing is
-unpickled that another peer made up. Each start makes a key, and checkpoints hold those of the starts before: a
-message that a barrier overtook is restored as it was sealed. So somebody who can write the checkpoint location could
-make one up.
+unpickled that another peer made up. Somebody who can write the checkpoint location could do that.
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ import hmac
 import pickle
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.conversion import ArrowTableToRowsConversion
@@ -38,18 +35,15 @@ from penstock.stream.outside import outside
 
 _SEAL = "sha256"
 _SEAL_BYTES = 32
-_KEYS = 16
-"""So many starts a message may be in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The source that is written to; `key` seals messages, and those of earlier starts are known."""
+    """The source that is written to; `key` seals messages."""
 
     made: MadeSource
     overwrite: bool
     key: bytes = field(repr=False)
-    earlier: tuple[bytes, ...] = field(default=(), repr=False)
 
     def writer(self) -> DataSourceStreamWriter:
         """A new writer, as Spark has one for each call."""
@@ -70,8 +64,7 @@ class _Target:
     def unsealed(self, message: bytes) -> bytes:
         """Inverse, still a pickle; raises ProtocolError for one that no task of this query made."""
         seal, packed = message[:_SEAL_BYTES], message[_SEAL_BYTES:]
-        seals = [hmac.digest(key, packed, _SEAL) for key in (self.key, *self.earlier)]
-        if not any(hmac.compare_digest(seal, each) for each in seals):
+        if not hmac.compare_digest(seal, hmac.digest(self.key, packed, _SEAL)):
             raise ProtocolError(f"{self.made.name}: a commit message was not made by a task of this query")
         return packed
 
@@ -116,17 +109,6 @@ class DataSourceCommitter:
     def name(self) -> str:
         """The place that is written to."""
         return f"data source {self.target.made.name}"
-
-    @property
-    def kept(self) -> bytes:
-        """The keys that messages in flight may be sealed with, the newest first."""
-        packed: bytes = msgpack.packb([self.target.key, *self.target.earlier][:_KEYS])
-        return packed
-
-    def recalling(self, kept: Sequence[bytes]) -> DataSourceCommitter:
-        """The same, with the keys of earlier starts."""
-        keys = [key for each in kept for key in msgpack.unpackb(each) if key != self.target.key]
-        return DataSourceCommitter(replace(self.target, earlier=tuple(keys)))
 
     def accepted(self, message: bytes) -> bytes:
         """The message without its seal."""

@@ -10,6 +10,7 @@ number: once more, if need be, which must change nothing.
 
 A checkpoint that was given up leaves its messages to the next one, as a commit of its own. No commit is made where
 nothing was written. Messages that no checkpoint names die with their attempt: `abort` hears of those that had come.
+So no barrier overtakes messages, also where it may overtake rows: none is in flight in a checkpoint.
 
 Limits: the committing stage takes a slot.
 """
@@ -50,11 +51,10 @@ class CommitId:
 class Committer(Protocol):
     """The one place where a sink's rows are made visible; picklable.
 
-    It may have five methods more: `accepted(message)` gives the bytes to be kept of a message that has come, or
+    It may have four methods more: `accepted(message)` gives the bytes to be kept of a message that has come, or
     raises; `abort(checkpoint, messages)` hears of messages that will not be committed; `check(commit, messages)`
     raises CheckpointError where a query that starts could not make this commit; `check_anew(query)` does so where
-    this query has committed before, and has no checkpoint now; `recalling(kept)` gives the same one with what those
-    before it have kept: the bytes of their property `kept`, which lie in checkpoints.
+    this query has committed before, and has no checkpoint now.
     """
 
     @property
@@ -123,11 +123,7 @@ class CommitSink:
         for state in restored:
             for commit, messages in _unpacked(state):
                 self.committer.commit(commit, messages)
-        recalling: Callable[[Sequence[bytes]], Committer] | None = getattr(self.committer, "recalling", None)
-        if recalling is None:
-            return CommitWriter(self)
-        kept = [msgpack.unpackb(state)["kept"] for state in restored]
-        return CommitWriter(replace(self, committer=recalling(kept)))
+        return CommitWriter(self)
 
 
 class CommitWriter:
@@ -150,8 +146,7 @@ class CommitWriter:
             self._prepared.append((CommitId(self._sink.uid, self._epoch, checkpoint), self._come))
             self._come = []
         prepared = [(each.query, each.epoch, each.checkpoint, messages) for each, messages in self._prepared]
-        kept = getattr(self._sink.committer, "kept", b"")
-        packed: bytes = msgpack.packb({"target": self._sink.committer.name, "prepared": prepared, "kept": kept})
+        packed: bytes = msgpack.packb({"target": self._sink.committer.name, "prepared": prepared})
         return packed
 
     def commit(self, checkpoint: int) -> None:

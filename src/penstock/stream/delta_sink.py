@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PenstockError
+from penstock.machine.disk import Disk
 from penstock.stream.commit_sink import CommitId
 from penstock.stream.table_files import TableFile
 
@@ -41,12 +42,11 @@ def delta_library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommitter:
-    """Commits to the table at `uri`, which is there; `root` is its folder, and `folder` that of the files in it."""
+    """Commits to the table at `uri`, which is there; `root` is its folder."""
 
     uri: str
     filesystem: pafs.FileSystem
     root: str
-    folder: str
 
     @property
     def name(self) -> str:
@@ -95,6 +95,7 @@ class DeltaCommitter:
                     custom_metadata={"penstock.checkpoint": str(commit.checkpoint)}, app_transactions=[mark]
                 ),
             )
+            self._sync(table.version() + 1)
         except library.exceptions.DeltaError as error:
             if type(error).__name__ in _IMPORTANT:
                 raise
@@ -102,16 +103,29 @@ class DeltaCommitter:
 
     def _require(self, files: Sequence[TableFile]) -> None:
         """Raise OSError where one of these files is not there as it was written."""
-        paths = [f"{self.root}/{self.folder}/{file.name}" for file in files]
+        paths = [f"{self.root}/{file.name}" for file in files]
         for file, info in zip(files, self.filesystem.get_file_info(paths), strict=True):
             if info.type != pafs.FileType.File:
                 raise FileNotFoundError(errno.ENOENT, "gone", info.path)
             if info.size != file.size:
                 raise FileNotFoundError(errno.ENOENT, f"another file of {info.size} bytes", info.path)
 
+    def _sync(self, version: int) -> None:
+        """Wait until the log has the versions from this one on on the disk; the library does not.
+
+        The next checkpoint does not name the files any more.
+        """
+        disk = Disk(self.filesystem)
+        log = f"{self.root}/_delta_log"
+        newest = delta_library().DeltaTable(self.uri).version() if disk.is_needed else 0
+        for number in range(version, newest + 1):
+            disk.sync_file(f"{log}/{number:020d}.json")
+        if disk.is_needed:
+            disk.sync_folder(log)
+
     def _added(self, library: Any, file: TableFile) -> Any:
         return library.transaction.AddAction(
-            f"{self.folder}/{file.name}",
+            file.name,
             file.size,
             {},
             int(time.time() * 1000),

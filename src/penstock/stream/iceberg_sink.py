@@ -36,7 +36,7 @@ def iceberg_library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class IcebergCommitter:
-    """Commits to a table of a catalog, named as `load_catalog` takes it; `folder` is the URI of the files."""
+    """Commits to a table of a catalog, named as `load_catalog` takes it; `folder` is the URI of its files."""
 
     table: str
     catalog: str

@@ -24,6 +24,7 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler, frame_message
 from penstock.record.joining import joined
+from penstock.stream.commit_sink import CommitSink
 
 _STAY_ALIGNED = ("forward", "rescale", "broadcast")
 """Exchanges whose rows in flight could not be dealt out again, so no barrier overtakes them."""
@@ -107,10 +108,15 @@ def piece_of(schema: pa.Schema, rows: Sequence[pa.RecordBatch]) -> list[bytes | 
 
 
 def allows_overtaking(graph: JobGraph, edge: int) -> bool:
-    """Tell whether a barrier may overtake rows on this edge: on none into a task with an edge that stays aligned."""
+    """Tell whether a barrier may overtake rows on this edge: on none into a task with an edge that stays aligned.
+
+    And on none into a task that commits: messages in flight would be restored, and their commit was given up before.
+    """
     if edge == RESULT_EDGE:
         return False
     consumer = graph.edge(edge).consumer
+    if any(isinstance(getattr(each, "sink", None), CommitSink) for each in graph.vertex(consumer).operators):
+        return False
     return not any(_stays_aligned(each) for each in graph.inputs_of(consumer))
 
 

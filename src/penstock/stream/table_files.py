@@ -28,11 +28,13 @@ from penstock.stream.outside import outside
 from penstock.stream.sink_files import FileForm, SinkFiles
 
 _FILES = "files"
+_FOLDERS = 3
+"""So many folders around the files' own may be new: those of the table, and its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file that a task wrote: its name in the folder, its bytes and rows."""
+    """A file that a task wrote: its path in the table's folder of files, its bytes and rows."""
 
     name: str
     size: int
@@ -51,10 +53,15 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class WriteTableFiles:
-    """The operator that turns rows into files of `folder` and messages about them."""
+    """The operator that turns rows into files and messages about them: the files lie in `folder`/`own`.
+
+    Messages name them from `folder` on. A checkpoint may be copied, and the query that goes on from the copy has
+    another folder of its own.
+    """
 
     filesystem: pafs.FileSystem
     folder: str
+    own: str
     schema: pa.Schema
     compression: str = "zstd"
     uid: str = "table-files"
@@ -62,7 +69,7 @@ class WriteTableFiles:
     @property
     def name(self) -> str:
         """The name that `explain` shows."""
-        return f"files in {self.folder}"
+        return f"files in {self.folder}/{self.own}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises PlanError: a batch job writes otherwise."""
@@ -87,6 +94,7 @@ class TableFilesStep(PlainStep):
         self._unsynced: list[tuple[int, str]] = []
         """Files that no complete checkpoint is known to name, with the first checkpoint behind them."""
         self._closed: list[str] = []
+        self._has_synced_folders = False
 
     @property
     def name(self) -> str:
@@ -97,7 +105,7 @@ class TableFilesStep(PlainStep):
         """Make the folder."""
         self._start = f"part-{context.subtask:05d}-{context.owner or 0}-{context.attempt:06d}"
         with outside(f"{self.name} can't be written"):
-            self._write.filesystem.create_dir(self._write.folder, recursive=True)
+            self._write.filesystem.create_dir(self._path(self._write.own), recursive=True)
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Take rows; large amounts are written at once."""
@@ -131,7 +139,7 @@ class TableFilesStep(PlainStep):
             if paths and self._disk.is_needed:
                 for path in paths:
                     self._disk.sync_file(path)
-                self._disk.sync_folder(self._write.folder)
+                self._sync_names()
             return b""
 
         return [(_FILES, stored)]
@@ -146,11 +154,23 @@ class TableFilesStep(PlainStep):
             with suppress(OSError, pa.ArrowException):
                 self._write.filesystem.delete_file(self._path(name))
 
+    def _sync_names(self) -> None:
+        """Wait for the names of files and, once, for those of the folders around: one that was made may be lost."""
+        folder = self._path(self._write.own)
+        self._disk.sync_folder(folder)
+        if self._has_synced_folders:
+            return
+        for _ in range(_FOLDERS):
+            folder = folder.rpartition("/")[0]
+            with suppress(PermissionError):  # one that we can't read, we have not made
+                self._disk.sync_folder(folder or "/")
+        self._has_synced_folders = True
+
     def _path(self, name: str) -> str:
         return f"{self._write.folder}/{name}"
 
     def _new_name(self, folder: str) -> str:
-        return f"{folder}{self._start}-{secrets.token_hex(8)}.parquet"
+        return f"{self._write.own}/{folder}{self._start}-{secrets.token_hex(8)}.parquet"
 
     def _open_stream(self, name: str) -> pa.NativeFile:
         return self._write.filesystem.open_output_stream(self._path(name))

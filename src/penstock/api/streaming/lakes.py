@@ -62,9 +62,8 @@ def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) 
         raise PlanError(f"writeStream: {root} is not empty and no Delta table: name another folder")
     table = library.DeltaTable.create(uri, columns, mode="ignore")
     _refuse_table(library, table, columns, uri)
-    folder = f"penstock-{uid}"
-    writing = WriteTableFiles(filesystem, f"{root}/{folder}", as_nullable(schema))
-    return CommitSink(DeltaCommitter(uri, filesystem, root, folder), writing, uid)
+    writing = WriteTableFiles(filesystem, root, f"penstock-{uid}", as_nullable(schema))
+    return CommitSink(DeltaCommitter(uri, filesystem, root), writing, uid)
 
 
 def _refuse_table(library: Any, table: Any, columns: Any, uri: str) -> None:
@@ -95,6 +94,6 @@ def iceberg_sink(options: Options, path: str | None, schema: pa.Schema, uid: str
         check_columns(schema, table, "writeStream")
         location = table.location()
     filesystem, root = stored_at(location)
-    scheme, folder = location.removesuffix(root), f"{root}/data/penstock-{uid}"
+    scheme, folder = location.removesuffix(root), f"{root}/data"
     committer = IcebergCommitter(name, committer.catalog, properties, f"{scheme}{folder}")
-    return CommitSink(committer, WriteTableFiles(filesystem, folder, as_nullable(schema)), uid)
+    return CommitSink(committer, WriteTableFiles(filesystem, folder, f"penstock-{uid}", as_nullable(schema)), uid)
