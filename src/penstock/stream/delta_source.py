@@ -14,6 +14,7 @@ runs is noticed by the next attempt.
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -187,6 +188,7 @@ class _VersionReading:
                 actions = [json.loads(line) for line in log.read().splitlines() if line.strip()]
         except FileNotFoundError:
             if version <= self._newest:
+                self._require_log()
                 raise PlanError(
                     f"{self._source.uri}: the log has lost its entry of version {version}, the next to be read:"
                     " begin anew with another checkpointLocation"
@@ -194,6 +196,12 @@ class _VersionReading:
             time.sleep(_LOOK_SECONDS)
             return None
         return self._added(version, actions)
+
+    def _require_log(self) -> None:
+        """Raise OSError where the log as a whole is away, as below a mount that dropped."""
+        folder = f"{self._source.root}/_delta_log"
+        if not self._source.filesystem.get_file_info(pafs.FileSelector(folder)):
+            raise FileNotFoundError(errno.ENOENT, "the log is empty: is its file system away?", folder)
 
     def _added(self, version: int, actions: Sequence[dict[str, Any]]) -> list[str]:
         changes = [action for action in actions if action.get("remove", {}).get("dataChange")]
