@@ -7,10 +7,13 @@ Its findings: what they show has a test of its own where it was mended, and thei
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import holdings
 from effort import some_of
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage
@@ -20,11 +23,37 @@ from penstock_torture.world_days import gone, newest_at
 from penstock_torture.world_shapes import QueryPlace
 
 SEEDS = [*some_of(range(20), 2), 1001, 1019, 1047, 1078]
+CONNECTED = [world.CONNECTORS + seed for seed in (*some_of(range(60), 60), 2, 127, 149)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_row_once_in_a_world_that_fails(seed: int) -> None:
     """Faults, losses of power, other widths, consumers: each row once in the end, and no good checkpoint is lost."""
+    result = run_world(seed)
+    assert result.outcome in world.WELL, result.reason
+
+
+@pytest.fixture(scope="module")
+def delta(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The library, used once: its runtime of threads and sockets lives as long as the process."""
+    library = pytest.importorskip("deltalake")
+    folder = str(tmp_path_factory.mktemp("first"))
+    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
+
+
+@pytest.fixture
+def iceberg() -> Iterator[None]:
+    """The library, without its threads."""
+    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
+    yield
+    concurrent.get_or_create().shutdown()
+    concurrent._instance = None
+
+
+@pytest.mark.usefixtures("delta", "iceberg")
+@pytest.mark.parametrize("seed", CONNECTED)
+def test_each_row_once_by_connectors_in_a_world_that_fails(seed: int) -> None:
+    """Tables, data sources of PySpark's and keyed results, read back by their own libraries."""
     result = run_world(seed)
     assert result.outcome in world.WELL, result.reason
 
@@ -52,10 +81,10 @@ def test_second_call_goes_on_and_counts_all(tmp_path: Path, monkeypatch: pytest.
         return WorldResult(seed, "rate>key", "lost" if seed == 7 else "right", 0.1, "1 of 2 rows")
 
     monkeypatch.setattr(world, "run_world", run)
-    assert torture_world((5, 2, 0), results, said.append) == 0
+    assert torture_world((5, 2, 0, 0), results, said.append) == 0
     with results.open("a") as file:
         file.write(json.dumps({"seed": 7})[:-1] + "\n")
-    assert torture_world((5, 3, 1), results, said.append) == 1
-    assert ran == [5, 6, 7, world.SPARK + 5]
-    assert said[-1] == "world, 4 runs from seed 5 on: 1 lost, 3 right"
+    assert torture_world((5, 3, 1, 1), results, said.append) == 1
+    assert ran == [5, 6, 7, world.SPARK + 5, world.CONNECTORS + 5]
+    assert said[-1] == "world, 5 runs from seed 5 on: 1 lost, 4 right"
     assert sorted(world.read_results(results)) == ran

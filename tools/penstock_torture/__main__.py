@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--world", type=natural, default=0, metavar="N", help=world)
     world_spark = "beside these, so many on Spark, with drivers that lose power"
     parser.add_argument("--world-spark", type=natural, default=0, metavar="N", help=world_spark)
+    world_connectors = "beside these, so many with tables, data sources and keyed results"
+    parser.add_argument("--world-connectors", type=natural, default=0, metavar="N", help=world_connectors)
     results = "where programs and queries have a line each; those that are there are not run again"
     parser.add_argument("--results", default="", metavar="FILE", help=results)
     parser.add_argument(
@@ -51,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 def _torture(options: argparse.Namespace) -> int:
     given = (options.seed, options.duration, options.tpch_runs, options.grid)
     compared = (options.programs, options.results, options.setting)
-    worlds = (options.world, options.world_spark)
+    worlds = (options.world, options.world_spark, options.world_connectors)
     return torture(TortureOptions(*given, options.session, options.query, *compared, *worlds))
 
 

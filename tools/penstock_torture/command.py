@@ -35,7 +35,8 @@ class TortureOptions:
 
     Or, where `session` is more than 0, one session held for so many minutes instead of all that; or, where `query`
     is, one streaming query left alone for so many; or, where `programs` is, so many random programs beside PySpark;
-    or, where `world` is, so many queries in a world that fails, and beside these `world_spark` on Spark.
+    or, where `world` is, so many queries in a world that fails, and beside these `world_spark` on Spark
+    and `world_connectors` with tables and the like.
     """
 
     seed: int
@@ -49,15 +50,17 @@ class TortureOptions:
     setting: str = ""
     world: int = 0
     world_spark: int = 0
+    world_connectors: int = 0
 
 
 def torture(options: TortureOptions) -> int:
     """Torture; 0 where all went well, else 1. Prints a line per case, and at the end how many ended in which way."""
-    if options.world or options.world_spark:
+    worlds = (options.world, options.world_spark, options.world_connectors)
+    if any(worlds):
         from penstock_torture.world import torture_world
 
         results = Path(options.results) if options.results else None
-        return torture_world((options.seed, options.world, options.world_spark), results, say)
+        return torture_world((options.seed, *worlds), results, say)
     if options.programs:
         return _compare(options)
     if options.session or options.query:

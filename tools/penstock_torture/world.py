@@ -21,11 +21,14 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock_torture.world_days import WorldRun, Wrong
+from penstock_torture.world_shapes import WorldShape
 from penstock_torture.world_spark import SparkWorldRun
 
 WELL = ("right", "refused", "below")
 SPARK = 1_000_000
 """Seeds from here on run on Spark (`world_spark`)."""
+CONNECTORS = 2_000_000
+"""Seeds from here on have connectors (`world_connectors`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ def run_world(seed: int, *, keep: bool = False) -> WorldResult:
     """One run; `keep`: its folder stays where it was not well, and the reason names it."""
     began = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix=f"penstock-world-{seed}-"))
-    run = SparkWorldRun(seed, root) if seed >= SPARK else WorldRun(seed, root)
+    run = _run(seed, root)
     outcome, reason = "right", ""
     try:
         run.run()
@@ -62,14 +65,21 @@ def run_world(seed: int, *, keep: bool = False) -> WorldResult:
     return WorldResult(seed, run.shape.name, outcome, round(time.monotonic() - began, 2), reason)
 
 
-def torture_world(asked: tuple[int, int, int], results: Path | None, say: Callable[[str], None]) -> int:
-    """`asked`: the first seed, and how many runs there are in this process and on Spark.
+def _run(seed: int, root: Path) -> WorldRun | SparkWorldRun:
+    if seed >= CONNECTORS:
+        return WorldRun(seed, root, WorldShape.connected)
+    return SparkWorldRun(seed, root) if seed >= SPARK else WorldRun(seed, root)
+
+
+def torture_world(asked: tuple[int, int, int, int], results: Path | None, say: Callable[[str], None]) -> int:
+    """`asked`: the first seed, and how many runs there are in this process, on Spark and with connectors.
 
     Those that have a line in the file are not run again; 0 where all are well.
     """
-    seed, here, on_spark = asked
+    seed, here, on_spark, connected = asked
     known = {} if results is None else read_results(results)
-    numbers = [*range(seed, seed + here), *range(SPARK + seed, SPARK + seed + on_spark)]
+    ranges = ((seed, here), (SPARK + seed, on_spark), (CONNECTORS + seed, connected))
+    numbers = [number for begin, count in ranges for number in range(begin, begin + count)]
     for number in numbers:
         if number in known:
             continue

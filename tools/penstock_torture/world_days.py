@@ -13,7 +13,7 @@ import os
 import random
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
@@ -49,10 +49,10 @@ class Wrong(Exception):  # noqa: N818 - a finding
 class WorldRun:
     """One seed in a folder of its own."""
 
-    def __init__(self, seed: int, root: Path) -> None:
+    def __init__(self, seed: int, root: Path, shape: Callable[[random.Random], WorldShape] = WorldShape.of) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - no secret
         self.seed = seed
-        self.shape = WorldShape.of(self.chance)
+        self.shape = shape(self.chance)
         self.told: list[str] = []
         """The events, for whoever looks into a finding."""
         self._root = root
@@ -109,6 +109,8 @@ class WorldRun:
         event, end = self.chance.choice(EVENTS), self.chance.choice(ENDS)
         self._say(f"{event}, ends by {end}")
         self._inputs.arrive(self.chance.randint(0, 4))
+        if event == "other path" and self.shape.sink == "ledger":
+            event = "nothing"  # a data source's options are its own business
         if event in ("other plan", "other path") and self._known and not self._has_ended:
             self._refused(event)
         if event == "copied" and self._known:
@@ -120,7 +122,7 @@ class WorldRun:
         with _clock_off(clock):
             self._one_day(widths, end, turned=turned, two=event == "two drivers")
         self._look()
-        if self.chance.random() < 0.5:
+        if self.chance.random() < 0.5 and self.shape.is_consumed:
             self._say(f"a consumer took {consume(self._place, self._taken, self.chance)} files")
 
     def _one_day(self, widths: list[int], end: str, *, turned: bool, two: bool) -> None:
@@ -150,7 +152,7 @@ class WorldRun:
         while time.monotonic() < until:
             for query in queries:
                 query.run(min(until, time.monotonic() + 0.03))
-            if self.chance.random() < 0.1:
+            if self.chance.random() < 0.1 and self.shape.is_consumed:
                 consume(self._place, self._taken, self.chance)
             if self.chance.random() < 0.1:
                 queries[-1].kill(self.chance.choice(list(queries[-1].lines)))

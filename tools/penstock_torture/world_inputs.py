@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock_torture.world_connectors import write_numbers
 from penstock_torture.world_shapes import QueryPlace, WorldShape
 
 _FILES = 8
@@ -30,11 +31,13 @@ class Inputs:
         for path, kind in enumerate(self.shape.sources):
             folder = self.place.inputs / str(path)
             folder.mkdir(parents=True)
+            if kind == "delta":
+                write_numbers(folder, 0, 0)
             if kind == "log":
                 middle = self.shape.rows // 3
                 _write(folder / "log-0", 0, middle)
                 _write(folder / "log-1", middle, self.shape.rows)
-            elif kind == "files":
+            elif kind in ("files", "delta"):
                 cuts = sorted(self.chance.sample(range(1, self.shape.rows), _FILES - 1))
                 self.left += [(path, *ends) for ends in zip([0, *cuts], [*cuts, self.shape.rows], strict=True)]
         self.chance.shuffle(self.left)
@@ -44,6 +47,9 @@ class Inputs:
         for _ in range(min(count, len(self.left))):
             path, begin, end = self.left.pop()
             folder = self.place.inputs / str(path)
+            if self.shape.sources[path] == "delta":
+                write_numbers(folder, begin, end)
+                continue
             fresh = folder / f".{begin}"
             _write(fresh, begin, end)
             if self.chance.random() < 0.4:

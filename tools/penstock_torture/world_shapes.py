@@ -2,7 +2,8 @@
 """The queries of the failing world: sources of three kinds, exchanges, perhaps a count; and what must come out.
 
 Rows are numbers, each source's from 0 on. A `rate` source makes them, `files` are read as they arrive in a folder,
-`log` is a source as users write them, over a file that is read through the same file systems.
+`log` is a source as users write them, over a file that is read through the same file systems. `connected` shapes have
+other connectors too (`penstock_torture.world_connectors`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,18 @@ from penstock.stream.file_rows import LineFileFormat
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.rate import RateSource
+from penstock.stream.sinks import StreamSink
+from penstock_torture.world_connectors import (
+    SINKS,
+    SOURCES,
+    connected_faults,
+    connected_sink,
+    connected_source,
+    keyed_faults,
+)
 
-KINDS = ("rate", "files", "log")
+FILES = "files"
+KINDS = ("rate", FILES, "log")
 FORMS = (("parquet", False), ("parquet", True), ("csv", False), ("json", True), ("csv", True))
 """The form of the sink's files, and True where they lie in a folder for each key."""
 EXCHANGES = ("key", "rebalance")
@@ -55,6 +66,7 @@ class WorldShape:
     counts: bool
     rows: int
     per_second: int
+    sink: str = FILES
 
     @classmethod
     def of(cls, chance: random.Random) -> WorldShape:
@@ -64,10 +76,22 @@ class WorldShape:
         exchanges = tuple(chance.choice(EXCHANGES) for _ in range(chance.randint(1, 2)))
         return cls(sources, exchanges, chance.random() < 0.25, chance.randint(200, 900), chance.choice((1500, 4000)))
 
+    @classmethod
+    def connected(cls, chance: random.Random) -> WorldShape:
+        """One with a connector at one end or at both."""
+        count = 2 if chance.random() < 0.25 else 1
+        sink = chance.choice((*SINKS, FILES))
+        kinds = SOURCES if sink == FILES else (*KINDS, *SOURCES)
+        sources = tuple(chance.choice(kinds) for _ in range(count))
+        exchanges = tuple(chance.choice(EXCHANGES) for _ in range(chance.randint(1, 2)))
+        return cls(sources, exchanges, False, chance.randint(200, 900), chance.choice((1500, 4000)), sink)
+
     @property
     def name(self) -> str:
         """The name for a line."""
         steps = [*self.exchanges, *(["count"] if self.counts else [])]
+        if self.sink != FILES:
+            return f"{'+'.join(self.sources)}>{'>'.join(steps)}>{self.sink}"
         form, is_partitioned = self.form
         return f"{'+'.join(self.sources)}>{'>'.join(steps)}>{form}{'/key' if is_partitioned else ''}"
 
@@ -79,11 +103,19 @@ class WorldShape:
     @property
     def has_end(self) -> bool:
         """True if the query ends by itself."""
-        return "files" not in self.sources
+        return not {"files", *SOURCES} & set(self.sources)
+
+    @property
+    def is_consumed(self) -> bool:
+        """True if a consumer may take the sink's files."""
+        return self.sink in (FILES, "keyed")
 
     def widths(self, chance: random.Random) -> list[int]:
         """Numbers of tasks after the exchanges."""
-        return [chance.choice((1, 2, 3)) for _ in (*self.exchanges, *(["count"] if self.counts else []))]
+        return [
+            chance.choice((1, 2, 3))
+            for _ in (*self.exchanges, *(["count"] if self.counts or self.sink == "keyed" else []))
+        ]
 
     def graph(
         self, place: QueryPlace, widths: Sequence[int], *, turned: bool = False, other: bool = False
@@ -103,11 +135,18 @@ class WorldShape:
             united = united.mapInArrow(passed(), SCHEMA)
         elif self.counts:
             united = united.keyBy("path", "value", numPartitions=next(left)).agg(n=("value", "count"))
-        form, is_partitioned = self.form
-        by = ("key",) if is_partitioned and not self.counts else ()
-        sink = FolderSink(here(), str(place.out), united.schema, place.uid, form, partition_by=by)
+        elif self.sink == "keyed":
+            united = united.keyBy("path", "key", numPartitions=next(left)).agg(n=("value", "count"))
+        sink = self._sink(place, united.schema)
         options = StreamingOptions("q", "query", str(place.checkpoints))
         return query_graph(united.branches, sink, Settings(), SLOTS, options, is_kept=True)
+
+    def _sink(self, place: QueryPlace, schema: pa.Schema) -> StreamSink:
+        if self.sink != FILES:
+            return connected_sink(self.sink, place.out, schema, place.uid)
+        form, is_partitioned = self.form
+        by = ("key",) if is_partitioned and not self.counts else ()
+        return FolderSink(here(), str(place.out), schema, place.uid, form, partition_by=by)
 
     def _stream(self, kind: str, path: int, place: QueryPlace) -> Stream:
         folder = place.inputs / str(path)
@@ -116,13 +155,21 @@ class WorldShape:
             source = RateSource(self.per_second, _PARTITIONS + path, self.rows)  # told apart by that
         elif kind == "files":
             source = FilesSource(here(), str(folder), LineFileFormat(TextLines()), listing_seconds=0.02)
+        elif kind in SOURCES:
+            source = connected_source(kind, path, folder, self.rows)
         else:
             source = PartitionedSource(LogRows(str(folder)), poll_seconds=0.005)
-        step = SourceStep(f"{kind} {path}", source.schema, source, partitions=1 + path, streaming=True)
+        step = SourceStep(
+            f"{kind} {path}", source.schema, source, partitions=1 if kind in SOURCES else 1 + path, streaming=True
+        )
         return Stream((step,)).mapInArrow(numbered(path), SCHEMA)
 
     def faults(self, folders: Sequence[Path], *, whole: bool) -> list[str]:
         """The faults in the published rows in these folders; `whole`: all of them must be there."""
+        if self.sink == "keyed":
+            return keyed_faults(list(folders), len(self.sources), self.rows, KEYS, whole=whole)
+        if self.sink != FILES:
+            return connected_faults(self.sink, folders[0], self.rows * len(self.sources), whole=whole)
         tables = [self._table(path) for folder in folders for path in sorted(folder.rglob("part-*"))]
         if not tables:
             return ["lost: all rows"] if whole else []
