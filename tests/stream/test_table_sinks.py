@@ -176,6 +176,20 @@ def test_files_that_somebody_removed_are_not_committed_to_a_delta_table(delta: A
     sink.check([state])  # what was committed is the table's
 
 
+def test_files_below_a_mount_that_dropped_are_in_no_checkpoint(delta: Any, tmp_path: Path) -> None:
+    """They can be written and waited for there; the table's log is not beside them, so the checkpoint is declined."""
+    table = tmp_path / "table"
+    writing = step_of(delta_sink(options(), str(table), SCHEMA, "q").writing)
+    table.rename(tmp_path / "away")
+    writing.open(StepContext(0, 1, 128, "here"), [])
+    list(writing.process(pa.record_batch({"timestamp": [None], "value": [1]}, SCHEMA)))
+    list(writing.end_epoch())
+    ((_, store),) = writing.snapshot(1)
+    with pytest.raises(FileNotFoundError, match="the table is away"):
+        store()
+    writing.close()
+
+
 def test_files_that_somebody_removed_are_not_committed_to_iceberg(
     lake: tuple[Any, dict[str, str]], tmp_path: Path
 ) -> None:

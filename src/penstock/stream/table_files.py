@@ -3,7 +3,8 @@
 
 A file holds a task's rows between two barriers. At the second it is closed, and its name goes to the committing task
 (`commit_sink`) in front of the barrier; the thread that stores the checkpoint waits until the file is on the disk. So
-a complete checkpoint names files that are there.
+a complete checkpoint names files that are there. A mount that dropped shows an empty folder in its place, where files
+can be written too. So the table's own part that is there in any case, its log say, must be seen beside them.
 
 Limits: files of attempts that failed stay in the table's folder, as those of Spark's do, until somebody removes what
 no version names (Delta's `vacuum`, Iceberg's removal of orphan files).
@@ -11,6 +12,7 @@ no version names (Delta's `vacuum`, Iceberg's removal of orphan files).
 
 from __future__ import annotations
 
+import errno
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -63,6 +65,8 @@ class WriteTableFiles:
     folder: str
     own: str
     schema: pa.Schema
+    mark: str = ""
+    """The path of something that the table has in any case; empty: nothing is known."""
     compression: str = "zstd"
     uid: str = "table-files"
 
@@ -137,9 +141,11 @@ class TableFilesStep(PlainStep):
 
         def stored() -> bytes:
             if paths and self._disk.is_needed:
+                self._require_table()
                 for path in paths:
                     self._disk.sync_file(path)
                 self._sync_names()
+                self._require_table()
             return b""
 
         return [(_FILES, stored)]
@@ -165,6 +171,12 @@ class TableFilesStep(PlainStep):
             with suppress(PermissionError):  # one that we can't read, we have not made
                 self._disk.sync_folder(folder or "/")
         self._has_synced_folders = True
+
+    def _require_table(self) -> None:
+        """Raise OSError where the table is away: files that were written meanwhile lie below its mount."""
+        mark = self._write.mark
+        if mark and self._write.filesystem.get_file_info(mark).type == pafs.FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, "the table is away: has its file system dropped?", mark)
 
     def _path(self, name: str) -> str:
         return f"{self._write.folder}/{name}"

@@ -62,7 +62,7 @@ def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) 
         raise PlanError(f"writeStream: {root} is not empty and no Delta table: name another folder")
     table = library.DeltaTable.create(uri, columns, mode="ignore")
     _refuse_table(library, table, columns, uri)
-    writing = WriteTableFiles(filesystem, root, f"penstock-{uid}", as_nullable(schema))
+    writing = WriteTableFiles(filesystem, root, f"penstock-{uid}", as_nullable(schema), f"{root}/_delta_log")
     return CommitSink(DeltaCommitter(uri, filesystem, root), writing, uid)
 
 
@@ -96,4 +96,8 @@ def iceberg_sink(options: Options, path: str | None, schema: pa.Schema, uid: str
     filesystem, root = stored_at(location)
     scheme, folder = location.removesuffix(root), f"{root}/data"
     committer = IcebergCommitter(name, committer.catalog, properties, f"{scheme}{folder}")
-    return CommitSink(committer, WriteTableFiles(filesystem, folder, f"penstock-{uid}", as_nullable(schema)), uid)
+    mark = f"{root}/metadata"
+    known = "" if filesystem.get_file_info(mark).type == pafs.FileType.NotFound else mark  # it may be elsewhere
+    return CommitSink(
+        committer, WriteTableFiles(filesystem, folder, f"penstock-{uid}", as_nullable(schema), known), uid
+    )
