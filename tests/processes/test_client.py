@@ -21,6 +21,7 @@ import pytest
 
 import client_scripts
 from bare_environment import BareEnvironment
+from effort import THOROUGH
 from external_process import ExternalProcess
 from penstock import client
 from penstock.connection.handshake import VERSION
@@ -307,20 +308,59 @@ def test_an_event_loop_has_many_at_once(place: Place) -> None:
         pass
 
 
-def test_a_killed_writer_leaves_nothing(external: ExternalProcess, place: Place) -> None:
-    """The host service hears from the kernel that it has gone; a remote one keeps its rows till the lease ends."""
-    if "key" in place.options:
-        pytest.skip("a lease is longer than a test")
-    there = external.folders()
+def test_a_reader_that_is_closed_early_has_no_end(place: Place) -> None:
+    """The rows that did not come do not pass for the end; one that is at its end stays there."""
+    with place.connect() as service:
+        with service.write_part(SCHEMA) as writer:
+            writer.write(rows(MANY))
+        part = writer.finish()
+        whole = service.read_parts([part])
+        assert whole.read_all().num_rows == MANY
+        assert whole.next() is None
+        reader, other = service.read_parts([part]), service.read_parts([part])
+        assert reader.next() is not None
+        reader.close()
+        with pytest.raises(PenstockError, match="closed"):
+            reader.next()
+        assert other.next() is not None
+        service.release([part])
+    with pytest.raises(PenstockError, match="closed"):
+        other.read_all()
+
+
+def _half_written(words: str) -> subprocess.Popen[str]:
+    """A process that writes, and is killed while it does."""
     writer = subprocess.Popen(
-        [sys.executable, "-c", client_scripts.HALF_WRITTEN, place.words],
+        [sys.executable, "-c", client_scripts.HALF_WRITTEN, words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    with writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "half\n"
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "half\n"
+    return writer
+
+
+@pytest.mark.skipif(not THOROUGH, reason="a lease is longer than a test")
+def test_a_killed_writer_s_rows_go_from_a_remote_service_with_the_lease(tmp_path: Path) -> None:
+    """The application of a client that is gone ends when its lease does, and nothing of it stays at the worker."""
+    cluster = RemoteCluster(tmp_path / "remote", 1, manager_options=["--lease", "6s"])
+    try:
+        words = {"address": cluster.manager.address, "key": cluster.keys.read_text().strip()}
+        with _half_written(json.dumps(words)) as writer:
+            wait_until(cluster.files, "rows to come")
+            writer.kill()
+        wait_until(lambda: not cluster.files(), "the lease to end", 30.0)
+    finally:
+        cluster.close()
+
+
+def test_a_killed_writer_leaves_nothing(external: ExternalProcess) -> None:
+    """The host service hears from the kernel that it has gone."""
+    conf = {"spark.penstock.external.port": str(external.port)}
+    place = Place(str(external.socket), {"conf": conf}, external.folders, lambda: external.pid, external.log)
+    there = external.folders()
+    with _half_written(place.words) as writer:
         assert len(set(external.folders()) - set(there)) == 1
         writer.kill()
     place.wait_for_no_more_than(there)

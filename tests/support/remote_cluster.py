@@ -97,7 +97,13 @@ class RemoteProcess:
 class RemoteCluster:
     """A manager and so many workers."""
 
-    def __init__(self, folder: Path, workers: int = 2, options: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 2,
+        options: list[str] | None = None,
+        manager_options: list[str] | None = None,
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.keys = folder / "keys"
@@ -105,7 +111,8 @@ class RemoteCluster:
         self.keys.write_text(key_line(USER) + "\n")
         self._options = ["--keys", str(self.keys), *(options or [])]
         self.manager = RemoteProcess(
-            ["manager", "--dir", str(folder / "manager"), "--keys", str(self.keys)], folder / "manager.log"
+            ["manager", "--dir", str(folder / "manager"), "--keys", str(self.keys), *(manager_options or [])],
+            folder / "manager.log",
         )
         self.manager.start()
         self.workers: list[RemoteProcess] = []

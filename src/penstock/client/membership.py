@@ -147,6 +147,7 @@ class Membership:
                 return
             items = list(self._open)
         for item in items:
+            item.cancel()  # another thread may be in it
             item.close()
         self._is_closed = True
         is_over = self._owns and not self.access.lasts
@@ -188,6 +189,9 @@ class Membership:
 
 class Closable(Protocol):
     """A writer or a reader."""
+
+    def cancel(self) -> None:
+        """Have the call under way stop. Any thread."""
 
     def close(self) -> None:
         """Give back what it holds; idempotent."""

@@ -4,7 +4,8 @@
 Rules: `external` keeps a result for its user: it is the same thing as that of `persist(name=, service="external")`.
 At `remote` a name is a partition of the application with one row, which says where the others are: its identity is
 made from the name, so every client of the application finds it. It has two places, and a result that takes the name
-of another one is written into the place where that one is not: the number in the row says which is newer.
+of another one is written into the place where that one is not: the number in the row says which is newer. Limit:
+clients that give the same name there at the same time may take each other's place, so that it stands for nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from penstock.client.parts import Kept, Part, one_schema
 from penstock.errors import (
     PartitionNotProducedError,
     PartitionReleasedError,
+    ProducerFailedError,
     ProtocolError,
     SettingError,
     StaleError,
@@ -105,10 +107,11 @@ class Names:
             try:
                 self._write(place, pa.record_batch([pa.array([row], pa.binary())], _SCHEMA))
                 break
-            except StaleError:  # workers have not forgotten what was there, or another client was faster
+            except (StaleError, PartitionNotProducedError):
                 if turn + 1 == _TRIES:
                     raise
-                membership.release(place, 1)
+                if self._newest(name).number <= former.number:  # else another client was faster
+                    membership.release(place, 1)  # workers have not forgotten what was there
                 time.sleep(_PAUSE_SECONDS)
         kept = {each.partition for each in descriptors}
         for each in former.descriptors:
@@ -155,7 +158,7 @@ class Names:
             gate.setup()
             received = BlockingInput([gate], host).next()
             row = None if received is None or received.batch is None else received.batch.column(0)[0].as_py()
-        except (PartitionNotProducedError, PartitionReleasedError):
+        except (PartitionNotProducedError, PartitionReleasedError, ProducerFailedError):
             return _Entry(place)
         finally:
             if gate is not None:

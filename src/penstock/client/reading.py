@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.client.membership import Membership, new_job
 from penstock.client.parts import Part, one_schema
-from penstock.errors import PartitionNotProducedError, PartitionReleasedError, SettingError
+from penstock.errors import PartitionNotProducedError, PartitionReleasedError, PenstockError, SettingError
 from penstock.shuffle import ChannelDescriptor, InputGateDescriptor, PartitionId
 from penstock.task.blocking import BlockingInput
 
@@ -32,7 +32,7 @@ class PartRows:
         wanted = [part for part in parts if not part.descriptor.empty]
         channels = tuple(ChannelDescriptor(part.descriptor, subpartition) for part in wanted)
         self._membership = membership
-        self._is_closed = False
+        self._is_closed = self._is_over = False
         self._host = membership.host()
         self._environment = membership.environment(self._host, waits=False)
         descriptor = InputGateDescriptor(0, self.schema, channels)
@@ -47,8 +47,9 @@ class PartRows:
 
     def next(self) -> pa.RecordBatch | None:
         """The next batch, never an empty one; None at the end. Raises the PartitionError that says why it ends."""
-        if self._is_closed:
+        if self._is_over:
             return None
+        self._check_open()
         try:
             while (received := self._input.next()) is not None:
                 if received.batch is not None and received.batch.num_rows:
@@ -59,6 +60,8 @@ class PartRows:
         except BaseException:
             self.close()
             raise
+        self._check_open()  # else rows that did not come any more would pass for the end
+        self._is_over = True
         self.close()
         return None
 
@@ -79,6 +82,10 @@ class PartRows:
         self._gate.close()
         self._environment.close()
         self._host.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PenstockError("this reader was closed, or has failed, before it was at the end: read anew")
 
     def _gone(self, error: PartitionNotProducedError) -> PartitionReleasedError:
         which = error.partition
