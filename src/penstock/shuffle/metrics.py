@@ -19,6 +19,8 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 OPERATOR_GROUP, KEY_GROUP, SERVICE_GROUP = "operator.", "key.", "service."
 """The beginnings of figures in a task's report: seconds by operator, shares of keys, and what a service counts."""
+ROWS_GROUP = "rows."
+"""The beginning of a task's counts of rows by channel, for those who account for lost ones."""
 DISK_GROUP = "disk."
 """The beginning of those that its environment adds up by disk: the figure, a dot, and the disk."""
 READING, WRITING = "(reading)", "(writing)"

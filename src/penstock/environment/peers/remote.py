@@ -110,6 +110,8 @@ class RemoteExchange:
 
     async def _open(self, gate: GatePort, channel: Channel) -> None:
         source, wanted = None, channel.descriptor
+        if gate.is_closed and wanted.kind.reattaches:
+            return  # its place may be another reader's by now
         try:
             flow = flow_control(gate.flow_control)
             source = RemoteSource(self._memory, gate, channel, self._credit(flow, gate, channel))

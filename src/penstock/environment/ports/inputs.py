@@ -241,8 +241,8 @@ class GatePort:
             if not self._closed:
                 self._end_empty(channel)
             return
-        if descriptor.is_unknown:
-            return
+        if descriptor.is_unknown or (self._closed and descriptor.kind.reattaches):
+            return  # in the second case it would take the place of the reader that came after it
         if channel.descriptor.kind.reattaches:
             producer = encode_event(ProducerIs(descriptor.partition.attempt))
             self._to_task.event(self.port, DataType.EVENT, channel.index, producer)
@@ -265,8 +265,8 @@ class GatePort:
         self.attach(channel, view)
 
     def _waited(self, channel: Channel, partition: PartitionId, error: PenstockError | None) -> None:
-        if partition != channel.descriptor.partition:
-            return  # a newer attempt has taken its place
+        if partition != channel.descriptor.partition or (self._closed and channel.descriptor.kind.reattaches):
+            return  # a newer attempt has taken its place, or may have taken this reader's
         if error is not None:
             self.fail_channel(channel, error)
         else:
