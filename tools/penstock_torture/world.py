@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock_torture.mock_kafka import close_cluster
 from penstock_torture.world_days import WorldRun, Wrong
 from penstock_torture.world_shapes import WorldShape
 from penstock_torture.world_spark import SparkWorldRun
@@ -56,6 +57,7 @@ def run_world(seed: int, *, keep: bool = False) -> WorldResult:
         outcome, reason = "refused", f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - whatever it is, it is a finding
         outcome, reason = "error", traceback.format_exc()[-2000:]
+    close_cluster(root)
     if outcome != "right":
         reason = "\n".join([reason, *run.told])
     if keep and outcome != "right":

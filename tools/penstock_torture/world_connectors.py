@@ -3,7 +3,8 @@
 
 Each sink's rows are read back by its own library. `connected_faults` looks at the marks of its commits besides: those
 of a query only grow, so no checkpoint was committed twice. The libraries go around the file systems that fail: a log
-or a catalog is as durable as it says. The files that versions name are written through them, and lose power.
+or a catalog is as durable as it says. The files that versions name are written through them, and lose power. Kafka's
+broker is a mock in this process, which outlives the query's days.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.api.streaming.lakes import delta_sink, delta_source, iceberg_sink
@@ -25,19 +27,27 @@ from penstock.spark.data_source_reader import DataSourceStream
 from penstock.spark.data_source_writer import data_source_sink
 from penstock.spark.data_sources import made, made_to_write
 from penstock.stream.folder_sink import FolderSink
+from penstock.stream.kafka_sink import KafkaSink
+from penstock.stream.kafka_source import EARLIEST, KafkaSource, KafkaStart
 from penstock.stream.sinks import StreamSink
+from penstock_torture.mock_kafka import cluster_at, marked, put
 from penstock_torture.world_sources import Ledger, ledger_rows, numbers
 
-SOURCES = ("delta", "numbers")
-SINKS = ("delta", "iceberg", "ledger", "keyed")
+SOURCES = ("delta", "numbers", "kafka")
+SINKS = ("delta", "iceberg", "ledger", "keyed", "kafka")
+_TOPICS = ("0", "1", "out", "elsewhere")
 _BATCH_ROWS = 40
 _EPOCH = "epoch"
+MESSAGE = pa.schema([("value", pa.string())])
 
 
 def connected_source(kind: str, path: int, folder: Path, rows: int) -> Any:
     """The source of this number; a table has its rows from its first version on."""
     if kind == "numbers":
         return DataSourceStream(made(numbers(path), {"end": str(rows)}, None), _BATCH_ROWS)
+    if kind == "kafka":
+        cluster = cluster_at(folder.parent.parent, _TOPICS)
+        return KafkaSource(cluster, (folder.name,), start=KafkaStart(EARLIEST))
     options = Options("readStream")
     if rows % 2:
         options.set("startingVersion", 0)
@@ -52,12 +62,30 @@ def write_numbers(folder: Path, begin: int, end: int) -> None:
     deltalake.write_deltalake(str(folder), values, mode="append")
 
 
+def write_messages(folder: Path, begin: int, end: int) -> None:
+    """So many messages more for a source."""
+    put(cluster_at(folder.parent.parent, _TOPICS), folder.name, range(begin, end))
+
+
+def as_messages() -> Any:
+    """A function that gives rows as messages; they have no other columns."""
+
+    def give(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            texts = [column.cast(pa.string()) for column in (batch["path"], batch["value"])]
+            yield pa.RecordBatch.from_arrays([pc.binary_join_element_wise(*texts, ",")], schema=MESSAGE)
+
+    return give
+
+
 def connected_sink(kind: str, out: Path, schema: pa.Schema, uid: str) -> StreamSink:
     """The sink at `out`."""
     if kind == "delta":
         return delta_sink(Options("writeStream"), str(out), schema, uid)
     if kind == "ledger":
         return data_source_sink(made_to_write(Ledger, {"path": str(out)}, schema), uid, "UTC")
+    if kind == "kafka":
+        return KafkaSink(cluster_at(out.parent, _TOPICS), uid, out.name, includes_transaction=True)
     if kind == "keyed":
         return FolderSink(here(), str(out), schema, uid, keys=("path", "key"), epoch_column=_EPOCH)
     options = Options("writeStream")
@@ -91,6 +119,9 @@ def connected_faults(kind: str, out: Path, wanted: int, *, whole: bool) -> list[
         table, marks = _delta(out)
     elif kind == "iceberg":
         table, marks = _iceberg(out)
+    elif kind == "kafka":
+        pairs = [value.decode().split(",") for value in marked(cluster_at(out.parent, _TOPICS), out.name)]
+        table, marks = pa.Table.from_pylist([{"path": path, "value": value} for path, value in pairs]), []
     else:
         table, marks = pa.Table.from_pylist(ledger_rows(out)) if out.exists() else pa.table({}), []
     found = [f"doubled: a commit is there twice or out of order: {mark}" for mark in marks]

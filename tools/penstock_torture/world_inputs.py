@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock_torture.world_connectors import write_numbers
+from penstock_torture.world_connectors import write_messages, write_numbers
 from penstock_torture.world_shapes import QueryPlace, WorldShape
 
 _FILES = 8
@@ -37,7 +37,7 @@ class Inputs:
                 middle = self.shape.rows // 3
                 _write(folder / "log-0", 0, middle)
                 _write(folder / "log-1", middle, self.shape.rows)
-            elif kind in ("files", "delta"):
+            elif kind in ("files", "delta", "kafka"):
                 cuts = sorted(self.chance.sample(range(1, self.shape.rows), _FILES - 1))
                 self.left += [(path, *ends) for ends in zip([0, *cuts], [*cuts, self.shape.rows], strict=True)]
         self.chance.shuffle(self.left)
@@ -47,8 +47,9 @@ class Inputs:
         for _ in range(min(count, len(self.left))):
             path, begin, end = self.left.pop()
             folder = self.place.inputs / str(path)
-            if self.shape.sources[path] == "delta":
-                write_numbers(folder, begin, end)
+            write = {"delta": write_numbers, "kafka": write_messages}.get(self.shape.sources[path])
+            if write is not None:
+                write(folder, begin, end)
                 continue
             fresh = folder / f".{begin}"
             _write(fresh, begin, end)

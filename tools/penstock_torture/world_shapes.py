@@ -35,8 +35,10 @@ from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import StreamSink
 from penstock_torture.world_connectors import (
+    MESSAGE,
     SINKS,
     SOURCES,
+    as_messages,
     connected_faults,
     connected_sink,
     connected_source,
@@ -133,10 +135,13 @@ class WorldShape:
         if other:
             united = united.keyBy("value", numPartitions=2).mapInArrow(passed(), SCHEMA).keyBy("key", numPartitions=2)
             united = united.mapInArrow(passed(), SCHEMA)
+            united = united.mapInArrow(as_messages(), MESSAGE) if self.sink == "kafka" else united
         elif self.counts:
             united = united.keyBy("path", "value", numPartitions=next(left)).agg(n=("value", "count"))
         elif self.sink == "keyed":
             united = united.keyBy("path", "key", numPartitions=next(left)).agg(n=("value", "count"))
+        elif self.sink == "kafka":
+            united = united.mapInArrow(as_messages(), MESSAGE)
         sink = self._sink(place, united.schema)
         options = StreamingOptions("q", "query", str(place.checkpoints))
         return query_graph(united.branches, sink, Settings(), SLOTS, options, is_kept=True)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""librdkafka's mock cluster in this process: one broker, and what lies in its topics.
+
+It knows transactions, and isolates nothing: rows count whose transaction has a marker. Topics are made by asking for
+them, and by no admin's word; each has four partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as kafka
+import msgpack
+
+from penstock.stream.kafka_client import KafkaSettings
+from penstock.stream.kafka_sink import HEADER, MARKERS
+
+PARTITIONS = 4
+
+
+@contextmanager
+def mock_cluster(topics: Sequence[str] = ("in",)) -> Iterator[KafkaSettings]:
+    """A cluster with these topics, and that of markers."""
+    owner = kafka.Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = owner.list_topics(timeout=10).brokers.values()
+    for topic in (*topics, MARKERS):
+        owner.list_topics(topic, timeout=10)
+    try:
+        servers = f"{broker.host}:{broker.port}"
+        yield KafkaSettings((("bootstrap.servers", servers), ("fetch.wait.max.ms", "10"), ("log_level", "0")))
+    finally:
+        owner.close()
+
+
+def put(settings: KafkaSettings, topic: str, values: range, partitions: int = PARTITIONS) -> None:
+    """Numbers as texts, each into the partition that it says, with itself as the key."""
+    producer = settings.producer()
+    for value in values:
+        producer.produce(topic, str(value), str(value), partition=value % partitions)
+    producer.flush(30)
+    producer.close()
+
+
+def messages(settings: KafkaSettings, topic: str) -> list[Any]:
+    """All messages of a topic that a reader of what is committed sees."""
+    consumer = settings.consumer(**{"enable.partition.eof": True})
+    try:
+        numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([kafka.TopicPartition(topic, number, kafka.OFFSET_BEGINNING) for number in numbers])
+        found, left = [], len(numbers)
+        while left:
+            for message in consumer.consume(1000, 0.1):
+                left -= message.error() is not None
+                found += [] if message.error() else [message]
+        return found
+    finally:
+        consumer.close()
+
+
+def marked(settings: KafkaSettings, topic: str) -> list[bytes]:
+    """The values whose transaction has a marker: also a broker that isolates nothing can be asked so."""
+    markers = {msgpack.unpackb(message.value())[1] for message in messages(settings, MARKERS)}
+    return [
+        message.value()
+        for message in messages(settings, topic)
+        if dict(message.headers())[HEADER].decode() in markers
+    ]
+
+
+_clusters: dict[Path, tuple[ExitStack, KafkaSettings]] = {}
+
+
+def cluster_at(root: Path, topics: Sequence[str]) -> KafkaSettings:
+    """That of a folder, made by who asks first."""
+    if root not in _clusters:
+        stack = ExitStack()
+        _clusters[root] = stack, stack.enter_context(mock_cluster(topics))
+    return _clusters[root][1]
+
+
+def close_cluster(root: Path) -> None:
+    """End that of a folder, if it has one."""
+    if root in _clusters:
+        stack, _ = _clusters.pop(root)
+        stack.close()
