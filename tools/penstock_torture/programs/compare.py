@@ -7,18 +7,22 @@ Doubles are compared to twelve digits: sums of parts may differ in the last bits
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 
+_MINUS_ZERO = re.compile(r"(?<![\w.])-0(?![\w.])")
 _SHOWN = 3
 _SHOWN_CHARACTERS = 600
 
 
-def difference(ours: Any, theirs: Any, *, ordered: bool) -> str:
-    """Empty where both are the same; else where they differ."""
+def difference(ours: Any, theirs: Any, *, ordered: bool, signs: bool = True) -> str:
+    """Empty where both are the same; else where they differ. Without `signs` a zero has none."""
     mine, other = _rows(ours), _rows(theirs)
+    if not signs:
+        mine, other = ([_MINUS_ZERO.sub("0", row) for row in rows] for rows in (mine, other))
     if ordered and mine != other and Counter(mine) == Counter(other):
         place = next(number for number, (one, two) in enumerate(zip(mine, other, strict=True)) if one != two)
         return f"the order differs from row {place} on: ours {_cut(mine[place])}, theirs {_cut(other[place])}"

@@ -31,6 +31,7 @@ _OURS = (
     (r"is a map: make a list", "explode takes lists"),
     (r"does not fit its type|cannot be read as|is not a ", "what does not fit its type fails the job"),
     (r"which JSON has as base64", "JSON has bytes as base64"),
+    (r"is no time of the form", "a text's time has an offset of hours and minutes"),
     (r"may not be null|NOT NULL|is not nullable", "a null where none may be is refused"),
 )
 _THEIRS = (
@@ -70,8 +71,9 @@ def is_clear(error: Exception) -> bool:
 
 
 def left_out(ours: object, action: str, program: str) -> bool:
-    """Tell whether an error of a function may come here only: Spark needs no row of it, or not all."""
-    return isinstance(ours, FunctionError) and ("isEmpty" in action or ".limit(0)" in program)
+    """Tell whether an error of a function or a value may come here only: Spark needs no row of it, or not all."""
+    is_of_rows = isinstance(ours, FunctionError) or "tree.ValuesError: " in str(ours)
+    return is_of_rows and ("isEmpty" in action or ".limit(0)" in program)
 
 
 def documented(ours: Exception | None, theirs: Exception | None) -> str:
