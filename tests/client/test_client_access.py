@@ -61,6 +61,7 @@ def test_it_travels_and_shows_no_secret() -> None:
         ("manager:7450", "", key_line("alice"), "a/b", "can't be known"),
         ("/s.sock", "alice", "", "", "knows its users from the kernel"),
     ],
+    ids=["no port", "no key", "no user", "another user's key", "a name with a slash", "a user at a socket"],
 )
 def test_what_is_refused(address: str, user: str, key: str, application: str, why: str) -> None:
     """Each with the reason, and never with the key."""

@@ -198,8 +198,8 @@ def end(producer: Producer) -> None:
 
 @pytest.fixture
 def full_soon(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MB."""
-    with small_disk(tmp_path / "disk", 16) as disk:
+    """A file system of 8 MB: the blocks of `write` have about 15, compressed."""
+    with small_disk(tmp_path / "disk", 8) as disk:
         yield disk
 
 
