@@ -89,7 +89,8 @@ def test_what_grows_in_a_long_session_is_said() -> None:
     assert growth([figures(results=number) for number in (0, 500)]) == []
     peak = [figures(disk_bytes=(900 << 20) * (number == 27)) for number in range(30)]
     assert growth(peak) == []
-    assert growth([figures(driver_files=20 * number) for number in range(30)]) == ["driver_files grew from 360 to 560"]
+    leaking = [figures(driver_files=20 * number) for number in range(30)]
+    assert growth(leaking) == ["driver_files grew from 360 to 560"]
 
 
 def test_a_task_that_grows_in_a_long_query_is_said() -> None:
