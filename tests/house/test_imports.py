@@ -77,7 +77,7 @@ ROOMS: dict[str, set[str]] = {
         "task",
         "web",
     },
-    "client": {"connection", "record", "remote", "shuffle", "task"},
+    "client": {"attachment", "connection", "record", "remote", "shuffle", "task"},
     "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
     "lab": {"attachment", "job", "link", "shuffle"},
     "observe": {"link", "shuffle"},

@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 
 class Watches:
-    """The poll of one attachment."""
+    """The poll of one attachment, or of one that waits and has no connection."""
 
-    def __init__(self, connection: int) -> None:
+    def __init__(self, connection: int = -1) -> None:
         self._connection = connection
         self._poller = select.poll()
-        self._poller.register(connection, select.POLLIN)
+        if connection >= 0:
+            self._poller.register(connection, select.POLLIN)
         self._watched: dict[int, Callable[[], None]] = {}
         self._arrived: list[int] = []
         self._alarm = math.inf
@@ -30,7 +31,7 @@ class Watches:
 
     def poll(self, seconds: float) -> bool:
         """Wait so long until something can be read; whether it can."""
-        found = self._poller.poll(1000 * seconds)
+        found = self._poller.poll(None if seconds == math.inf else 1000 * seconds)
         if self._watched:
             self._arrived.extend(descriptor for descriptor, _ in found if descriptor != self._connection)
         return bool(found)
