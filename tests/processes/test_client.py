@@ -29,6 +29,7 @@ from penstock.errors import (
     AuthenticationError,
     ControlError,
     NoStorageError,
+    PartitionLostError,
     PartitionNotProducedError,
     PartitionReleasedError,
     PenstockError,
@@ -326,6 +327,29 @@ def test_a_reader_that_is_closed_early_has_no_end(place: Place) -> None:
         service.release([part])
     with pytest.raises(PenstockError, match="closed"):
         other.read_all()
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_host_service_that_is_killed_ends_no_reader_early(tmp_path: Path, comes_back: bool) -> None:
+    """In mid-read: the reader has all rows, each once, from the next service, or an error that says they are lost."""
+    service = ExternalProcess(tmp_path, "--reserve", "1m")
+    wait = "30s" if comes_back else "1s"
+    conf = {"spark.penstock.external.port": str(service.port), "spark.penstock.external.retryTimeout": wait}
+    with contextlib.closing(service), client.connect(str(service.socket), conf=conf) as writes:
+        with writes.write("many", SCHEMA) as result:
+            for begin in range(0, 8 * MANY, MANY):
+                result.write(rows(MANY, begin))
+        with client.connect(str(service.socket), conf=conf) as reads:
+            read = reads.read("many")
+            had = next(read)
+            service.kill()
+            if comes_back:
+                service.start()
+                both = pa.Table.from_batches([had, *read.read_all().to_batches()])
+                assert both.num_rows == len(both["id"].unique()) == 8 * MANY
+            else:
+                with pytest.raises(PartitionLostError, match=r"service|is lost|answer"):
+                    read.read_all()
 
 
 def _half_written(words: str) -> subprocess.Popen[str]:
