@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import PlanError, SettingError
+from penstock.errors import PlanError, SettingError, SettingError
 from penstock.spark.function_errors import FunctionError
 from penstock_torture.programs.command import ProgramOptions, torture_programs
 from penstock_torture.programs.compare import difference
@@ -42,6 +42,8 @@ def test_maps_are_compared_by_their_keys() -> None:
 def test_a_refusal_that_no_page_names_is_a_finding() -> None:
     """Documented ones are those of the table; an inner error of Python's is not clear."""
     assert documented(PlanError("a union casts nothing: ..."), None) == "a union casts nothing"
+    maps = SettingError("readJson: column 'a' is map<string, int64>, and JSON is not read into maps: declare it")
+    assert documented(maps, None) == "JSON is not read into maps"
     assert not documented(PlanError("no such thing"), None)
     assert not documented(None, ValueError("only theirs"))
     assert is_clear(PlanError("here"))

@@ -31,6 +31,7 @@ _OURS = (
     (r"is a map: make a list", "explode takes lists"),
     (r"does not fit its type|cannot be read as|is not a ", "what does not fit its type fails the job"),
     (r"which JSON has as base64", "JSON has bytes as base64"),
+    (r"JSON is not read into maps", "JSON is not read into maps"),
     (r"is no time of the form", "a text's time has an offset of hours and minutes"),
     (r"may not be null|NOT NULL|is not nullable", "a null where none may be is refused"),
 )
