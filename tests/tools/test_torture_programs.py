@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import PlanError, SettingError, SettingError
+from penstock.errors import PlanError, SettingError
 from penstock.spark.function_errors import FunctionError
 from penstock_torture.programs.command import ProgramOptions, torture_programs
 from penstock_torture.programs.compare import difference
