@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readings of sensors into a Delta table and into an Iceberg table: one version of each for each checkpoint.
 
+A second Delta table has one row for each sensor, which the query replaces: it counts the readings.
+
     python examples/connectors/lake_tables.py
 
 It needs the libraries: pip install 'penstock[delta,iceberg]'.
@@ -34,6 +36,15 @@ def into_delta(spark, folder):
     return table.version(), table.to_pyarrow_table().num_rows
 
 
+def newest_counts(spark, folder):
+    """Count the readings of each sensor; the counts in the table, one for each."""
+    counts = readings(spark).groupBy("sensor").agg(n=("reading", "count"))
+    writer = counts.writeStream.format("delta").option("keyColumns", "sensor").option("checkpointInterval", "500ms")
+    query = writer.option("checkpointLocation", f"{folder}/count-checkpoints").start(f"{folder}/counts")
+    query.awaitTermination(60)
+    return deltalake.DeltaTable(f"{folder}/counts").to_pyarrow_table()["n"].to_pylist()
+
+
 def into_iceberg(spark, folder):
     """The same, into a table that a catalog has."""
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
@@ -53,10 +64,11 @@ def into_iceberg(spark, folder):
 
 
 def run(spark, folder):
-    """Write both; a sentence about them."""
+    """Write all three; a sentence about them."""
     (versions, first), (snapshots, second) = into_delta(spark, folder), into_iceberg(spark, folder)
+    counts = newest_counts(spark, folder)
     several = "several" if min(versions, snapshots) > 1 else "few"
-    return f"{first} rows in Delta, {second} in Iceberg, in {several} versions"
+    return f"{first} rows in Delta, {second} in Iceberg, in {several} versions; {len(counts)} counts of {sum(counts)}"
 
 
 def main():
@@ -64,7 +76,7 @@ def main():
     with open_session("lake", 4) as spark, tempfile.TemporaryDirectory() as folder:
         said = run(spark, folder)
         print(said)
-        return 0 if said.startswith(f"{READINGS} rows in Delta, {READINGS} in Iceberg") else 1
+        return 0 if said.startswith(f"{READINGS} rows in Delta") and said.endswith(f"10 counts of {READINGS}") else 1
 
 
 if __name__ == "__main__":

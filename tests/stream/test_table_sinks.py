@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import random
 import shutil
@@ -17,14 +18,21 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdings
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
 from penstock.api.streaming.lakes import delta_sink, delta_source, iceberg_sink
 from penstock.api.streaming.options import Options
+from penstock.api.streaming.writer import query_graph
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PlanError, ProducerFailedError, SchemaError, TaskCancelledError
+from penstock.graph import JobGraph
+from penstock.graph.streaming import StreamingOptions
 from penstock.record import PartitionerSpec
+from penstock.settings import Settings
 from penstock.stream.chain import StepContext
 from penstock.stream.commit_sink import MESSAGES, CommitSink, message_batch
+from penstock.stream.delta_merge import merge_rows
 from penstock.stream.outside import outside
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
@@ -32,6 +40,8 @@ from penstock.stream.steps import step_of
 from penstock.stream.table_files import TableFile
 from penstock.testing import wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.world_shapes import KEYS, numbered, passed
+from penstock_torture.world_shapes import SCHEMA as NUMBERED
 
 ROWS = 3000
 OF_KILLS = (TaskCancelledError, ProducerFailedError)
@@ -112,6 +122,123 @@ def version_of(delta: Any, uri: str, number: int) -> list[int]:
     """The numbers of one version."""
     values: list[int] = delta.DeltaTable(uri, version=number).to_pyarrow_table()["value"].to_pylist()
     return values
+
+
+def by_key(uri: str, tasks: int, folder: Path) -> JobGraph:
+    """A query of numbers in their order into a table that has the last number of each key."""
+    source = RateSource(3000, partitions=1, num_rows=ROWS)
+    step = SourceStep("numbers", source.schema, source, partitions=1, streaming=True)
+    rows = Stream((step,)).mapInArrow(numbered(0), NUMBERED).keyBy("key", numPartitions=tasks)
+    rows = rows.mapInArrow(passed(), NUMBERED)
+    sink = delta_sink(options(keyColumns="key"), uri, NUMBERED, "q", ("path",))
+    place = StreamingOptions("q", "query", location(folder))
+    return query_graph(rows.branches, sink, Settings(), 8, place, is_kept=True)
+
+
+def test_a_delta_table_by_key_has_the_last_row_of_each_key_in_every_version(delta: Any, tmp_path: Path) -> None:
+    """As of one moment, after kills too, and with another number of tasks."""
+    uri = str(tmp_path / "table")
+    chance = random.Random(5)
+    timing = CheckpointOptions(interval=0.1, tolerable_failures=99)
+    for tasks, is_last in ((3, False), (2, True)):
+        with LocalQuery(by_key(uri, tasks, tmp_path), location(tmp_path), timing) as query:
+            query.start()
+            for _ in range(3):
+                query.run(time.monotonic() + chance.uniform(0.1, 0.25))
+                query.kill(chance.choice([(0, 0), (1, 1), (2, 0)]))
+            if not is_last:
+                wait_until(lambda: delta.DeltaTable(uri).version() > 1 or query.run(time.monotonic() + 0.05), "rows")
+                query.stop()
+            query.run_through()
+            assert not [error for error in query.failures if not isinstance(error, OF_KILLS)]
+    newest = delta.DeltaTable(uri)
+    before = -1
+    for version in range(1, newest.version() + 1):
+        rows = delta.DeltaTable(uri, version=version).to_pyarrow_table().to_pylist()
+        last = max(row["value"] for row in rows)
+        assert last > before, "a version that has nothing new"
+        first = max(0, last - KEYS + 1)
+        assert {row["key"]: row["value"] for row in rows} == {n % KEYS: n for n in range(first, last + 1)}
+        assert len(rows) == min(KEYS, last + 1)
+        before = last
+    assert before == ROWS - 1
+    assert newest.metadata().partition_columns == ["path"]
+    with pytest.raises(CheckpointError, match="by key has commits of this query"):
+        delta_sink(options(keyColumns="key"), uri, NUMBERED, "q").check_anew()
+
+
+KEYED = pa.schema([("a.b", pa.string()), ("day", pa.date32()), pa.field("n", pa.int64(), nullable=False)])
+
+
+def committed(sink: CommitSink, rows: list[tuple[Any, ...]], number: int) -> bytes:
+    """The state of a checkpoint with these rows, which are committed."""
+    writing = step_of(sink.writing)
+    writing.open(StepContext(0, 1, 128, "here"), [])
+    table = pa.Table.from_pylist([dict(zip(KEYED.names, row, strict=True)) for row in rows], KEYED)
+    assert not list(writing.process(table.to_batches()[0]))
+    writer = sink.open(0, 1, [])
+    for message in writing.end_epoch():
+        writer.write(message)
+    (_, first), state = writing.snapshot(number)[0], writer.prepare(number)
+    first()
+    writer.commit(number)
+    ((_, second),) = writing.snapshot(number + 1)  # the merged files have gone, and it minds not
+    second()
+    writing.close()
+    return state
+
+
+def test_keys_of_a_delta_table_may_be_null_and_have_any_name(delta: Any, tmp_path: Path) -> None:
+    """The later row counts, of one epoch and of two; a commit that is told of again changes nothing."""
+    uri = str(tmp_path / "table")
+    day = dt.date(2026, 1, 31)
+    sink = delta_sink(options(keyColumns="a.b, day"), uri, KEYED, "q").owned("000001-a")
+    first = committed(sink, [("x", day, 1), ("x", day, 2), (None, day, 3), ("x", None, 4)], 1)
+    committed(sink, [(None, day, 5), ("y", day, 6), ("", day, 7)], 2)
+    committed(sink, [("x", day, 8)], 3)
+    sink.open(0, 1, [first])
+    table = delta.DeltaTable(uri)
+    found = {(row["a.b"], row["day"]): row["n"] for row in table.to_pyarrow_table().to_pylist()}
+    assert found == {("x", day): 8, (None, day): 5, ("x", None): 4, ("y", day): 6, ("", day): 7}
+    assert table.version() == 3
+    assert not list((tmp_path / "table" / "penstock-q").iterdir())
+    with pytest.raises(PlanError, match=r"has rows to commit to Delta table .* by a\.b, day"):
+        delta_sink(options(), uri, KEYED, "q").check([first])
+    with pytest.raises(SchemaError, match="'f' is a double"):
+        delta_sink(options(keyColumns="f"), str(tmp_path / "other"), pa.schema([("f", pa.float64())]), "q")
+
+
+def test_two_drivers_make_one_version_of_a_merge(delta: Any, tmp_path: Path) -> None:
+    """The slower one is refused by the library, and the attempt after it finds the commit made."""
+    uri = str(tmp_path / "table")
+    sink = delta_sink(options(keyColumns="a.b"), uri, KEYED, "q")
+    committed(sink, [("x", None, 1)], 1)
+    slow = delta.DeltaTable(uri)
+    state = committed(sink, [("x", None, 2)], 2)
+    rows = pa.table({"a.b": ["x"], "day": pa.array([None], pa.date32()), "n": [2]})
+    mark = delta.Transaction("q", 2, 0)  # as that of the commit that was quicker
+    with pytest.raises(delta.exceptions.CommitFailedError):
+        merge_rows(slow, rows, ["a.b"], delta.CommitProperties(app_transactions=[mark]))
+    sink.open(0, 1, [state])
+    assert delta.DeltaTable(uri).version() == 2
+
+
+def test_files_of_a_partitioned_delta_table_have_one_value_each(delta: Any, tmp_path: Path) -> None:
+    """Texts with any signs, and nulls; a table that is partitioned keeps its columns, others are refused."""
+    uri = str(tmp_path / "table")
+    sink = delta_sink(options(), uri, KEYED, "q", ("a.b", "day"))
+    day = dt.date(2026, 1, 31)
+    rows = [("x", day, 1), ("50%=/:", day, 2), (None, None, 3), ("x", day, 4), ("ä ", None, 5)]
+    committed(sink, rows, 1)
+    table = delta.DeltaTable(uri)
+    found = [tuple(row[name] for name in KEYED.names) for row in table.to_pyarrow_table().to_pylist()]
+    assert sorted(found, key=lambda row: row[2]) == rows
+    assert len(table.file_uris()) == 4
+    assert sorted(table.to_pyarrow_table(filters=[("a.b", "=", "x")])["n"].to_pylist()) == [1, 4]
+    committed(delta_sink(options(), uri, KEYED, "p"), [("x", day, 6)], 1)
+    assert len(delta.DeltaTable(uri).to_pyarrow_table()) == 6
+    with pytest.raises(PlanError, match=r"is partitioned by a\.b, day, and partitionBy says day"):
+        delta_sink(options(), uri, KEYED, "q", ("day",))
 
 
 def test_a_commit_of_delta_is_made_once(delta: Any, tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ class CommitSink:
     uid: str
     owner: str = "0"
     """The attempt that opens it (see `StreamSink`)."""
+    keys: tuple[str, ...] = ()
+    """The rows of one value of these columns come to one writing task, in their order."""
 
     @property
     def name(self) -> str:

@@ -6,6 +6,8 @@ commit whose number the table has is not made again. The library `deltalake` mak
 
 The library does not look at the files that it is told of. One that is gone would fail every reader of the table, so
 nothing is committed then: somebody has removed what no version named yet, as by a `vacuum` of all files.
+
+With keys a commit is a merge: the rows of the files replace those of the table with the same keys (`delta_merge`).
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import errno
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
@@ -23,6 +27,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PenstockError
 from penstock.machine.disk import Disk
 from penstock.stream.commit_sink import CommitId
+from penstock.stream.delta_merge import merge_rows, newest_rows
 from penstock.stream.table_files import TableFile
 
 _IMPORTANT = ("SchemaMismatchError", "DeltaProtocolError")
@@ -42,16 +47,20 @@ def delta_library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommitter:
-    """Commits to the table at `uri`, which is there; `root` is its folder."""
+    """Commits to the table at `uri`, which is there; `root` is its folder.
+
+    With `keys` rows replace those of the same keys, else they are added.
+    """
 
     uri: str
     filesystem: pafs.FileSystem
     root: str
+    keys: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The place that is written to."""
-        return f"Delta table {self.uri}"
+        """The place that is written to, and by which keys: a query does not change them between two runs."""
+        return f"Delta table {self.uri}" + (f" by {', '.join(self.keys)}" if self.keys else "")
 
     def check_anew(self, query: str) -> None:
         """Raise CheckpointError where the table has a commit of this query."""
@@ -78,28 +87,42 @@ class DeltaCommitter:
             ) from None
 
     def commit(self, commit: CommitId, messages: Sequence[bytes]) -> None:
-        """Name the files in a new version, unless a version has done so."""
+        """Name the files in a new version, or merge their rows into one, unless a version has done so."""
         library = delta_library()
         files = [TableFile.of(message) for message in messages]
         try:
             table = library.DeltaTable(self.uri)
-            if _is_made(table, commit):
-                return
-            self._require(files)
-            mark = library.Transaction(commit.query, commit.version, int(time.time() * 1000))
-            table.create_write_transaction(
-                [self._added(library, file) for file in files],
-                "append",
-                table.schema(),
-                commit_properties=library.CommitProperties(
+            if not _is_made(table, commit):
+                self._require(files)
+                before = table.version()
+                mark = library.Transaction(commit.query, commit.version, int(time.time() * 1000))
+                properties = library.CommitProperties(
                     custom_metadata={"penstock.checkpoint": str(commit.checkpoint)}, app_transactions=[mark]
-                ),
-            )
-            self._sync(table.version() + 1)
+                )
+                self._write(table, files, properties)
+                self._sync(before + 1)
         except library.exceptions.DeltaError as error:
             if type(error).__name__ in _IMPORTANT:
                 raise
             raise OutsideError(f"{self.name} takes no commit: {type(error).__name__}: {error}") from error
+        if self.keys:  # no version names them: their rows were copied
+            for file in files:
+                with suppress(OSError):
+                    self.filesystem.delete_file(f"{self.root}/{file.name}")
+
+    def _write(self, table: Any, files: Sequence[TableFile], properties: Any) -> None:
+        if self.keys:
+            paths = [f"{self.root}/{file.name}" for file in files]
+            merge_rows(table, newest_rows(self.filesystem, paths, self.keys), self.keys, properties)
+        else:
+            library = delta_library()
+            table.create_write_transaction(
+                [_added(library, file) for file in files],
+                "append",
+                table.schema(),
+                partition_by=table.metadata().partition_columns,
+                commit_properties=properties,
+            )
 
     def _require(self, files: Sequence[TableFile]) -> None:
         """Raise OSError where one of these files is not there as it was written."""
@@ -111,27 +134,42 @@ class DeltaCommitter:
                 raise FileNotFoundError(errno.ENOENT, f"another file of {info.size} bytes", info.path)
 
     def _sync(self, version: int) -> None:
-        """Wait until the log has the versions from this one on on the disk; the library does not.
+        """Wait until the log has the versions from this one on on the disk, and what a merge wrote for them.
 
-        The next checkpoint does not name the files any more.
+        The library does not wait, and the next checkpoint does not name the files any more.
         """
         disk = Disk(self.filesystem)
         log = f"{self.root}/_delta_log"
         newest = delta_library().DeltaTable(self.uri).version() if disk.is_needed else 0
         for number in range(version, newest + 1):
-            disk.sync_file(f"{log}/{number:020d}.json")
+            path = f"{log}/{number:020d}.json"
+            if self.keys:
+                self._sync_added(disk, path)
+            disk.sync_file(path)
         if disk.is_needed:
             disk.sync_folder(log)
 
-    def _added(self, library: Any, file: TableFile) -> Any:
-        return library.transaction.AddAction(
-            file.name,
-            file.size,
-            {},
-            int(time.time() * 1000),
-            data_change=True,
-            stats=json.dumps({"numRecords": file.rows}),
-        )
+    def _sync_added(self, disk: Disk, version: str) -> None:
+        """Wait for the files that a version names anew, as far as they are still there."""
+        with self.filesystem.open_input_stream(version) as stream:
+            entries = [json.loads(line) for line in stream.read().splitlines()]
+        paths = [f"{self.root}/{unquote(entry['add']['path'])}" for entry in entries if "add" in entry]
+        for path in paths:
+            with suppress(FileNotFoundError):  # another writer has replaced it, and somebody removed it
+                disk.sync_file(path)
+        for folder in {path.rpartition("/")[0] for path in paths}:
+            disk.sync_folder(folder)
+
+
+def _added(library: Any, file: TableFile) -> Any:
+    return library.transaction.AddAction(
+        file.name,
+        file.size,
+        dict(file.values),
+        int(time.time() * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": file.rows}),
+    )
 
 
 def _is_made(table: Any, commit: CommitId) -> bool:

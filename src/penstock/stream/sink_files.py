@@ -55,6 +55,8 @@ class _OpenFile:
     held: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
+    written: int = 0
+    """The rows that are in the file."""
     name: str = ""
     stream: Any = None
     file: TableWriter | None = None
@@ -72,7 +74,7 @@ class SinkFiles:
         self._written: dict[str, None] = {}
         """The folders whose files are open, in the order in which these got rows."""
         self._bytes = 0
-        self._closed: list[str] = []
+        self._closed: dict[str, int] = {}
 
     def write(self, folder: str, batch: pa.RecordBatch) -> None:
         """Take rows for a folder, "" where there is one; large amounts are written at once."""
@@ -91,12 +93,12 @@ class SinkFiles:
             for name, each in list(self._files.items()):
                 self._write_held(name, each)
 
-    def close(self) -> list[str]:
-        """Close all; the names of the files that were filled since the last time."""
+    def close(self) -> dict[str, int]:
+        """Close all; the names of the files that were filled since the last time, each with its rows."""
         for folder in [*self._written, *(folder for folder in self._files if folder not in self._written)]:
             self._write_held(folder, self._files[folder])
             self._end(folder)
-        closed, self._closed = self._closed, []
+        closed, self._closed = self._closed, {}
         return closed
 
     def abandon(self) -> Iterator[str]:
@@ -114,7 +116,7 @@ class SinkFiles:
             return
         held, found.held = found.held, []
         self._bytes -= found.bytes
-        found.rows = found.bytes = 0
+        rows, found.rows, found.bytes = found.rows, 0, 0
         if found.file is None:
             self._make_room()
             found.name = self._new_name(folder)
@@ -122,6 +124,7 @@ class SinkFiles:
             found.file = self._form.open(found.stream)
             self._written[folder] = None
         found.file.write_table(pa.Table.from_batches(held, self._form.schema))
+        found.written += rows
 
     def _make_room(self) -> None:
         """One file less where there are as many as may be."""
@@ -136,8 +139,9 @@ class SinkFiles:
     def _close_file(self, folder: str) -> None:
         found = self._files[folder]
         _close(found)
-        self._closed.append(found.name)
+        self._closed[found.name] = found.written
         found.stream = found.file = None
+        found.written = 0
         del self._written[folder]
 
 

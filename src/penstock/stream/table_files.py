@@ -6,6 +6,8 @@ A file holds a task's rows between two barriers. At the second it is closed, and
 a complete checkpoint names files that are there. A mount that dropped shows an empty folder in its place, where files
 can be written too. So the table's own part that is there in any case, its log say, must be seen beside them.
 
+A table by keys gets the last row of each key of an epoch. The commit copies it, and then removes the file.
+
 Limits: files of attempts that failed stay in the table's folder, as those of Spark's do, until somebody removes what
 no version names (Delta's `vacuum`, Iceberg's removal of orphan files).
 """
@@ -14,9 +16,10 @@ from __future__ import annotations
 
 import errno
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 import msgpack
 import pyarrow as pa
@@ -24,10 +27,13 @@ import pyarrow.fs as pafs
 
 from penstock.errors import PlanError
 from penstock.machine.disk import Disk
+from penstock.operators.partitioned_write import NOTHING, by_folder
+from penstock.record.relabelled import relabelled_batch
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.commit_sink import message_batch
+from penstock.stream.last_rows import LastRows
 from penstock.stream.outside import outside
-from penstock.stream.sink_files import FileForm, SinkFiles
+from penstock.stream.sink_files import FileForm, SinkFiles, files_schema
 
 _FILES = "files"
 _FOLDERS = 3
@@ -36,15 +42,19 @@ _FOLDERS = 3
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file that a task wrote: its path in the table's folder of files, its bytes and rows."""
+    """A file that a task wrote: its path in the table's folder of files, its bytes and rows.
+
+    `values` are those of the columns that the table is partitioned by, as texts; the file lacks these columns.
+    """
 
     name: str
     size: int
     rows: int
+    values: Mapping[str, str | None] = field(default_factory=dict)
 
     def packed(self) -> bytes:
         """As a message."""
-        packed: bytes = msgpack.packb((self.name, self.size, self.rows))
+        packed: bytes = msgpack.packb((self.name, self.size, self.rows, self.values))
         return packed
 
     @classmethod
@@ -68,6 +78,10 @@ class WriteTableFiles:
     mark: str = ""
     """The path of something that the table has in any case; empty: nothing is known."""
     compression: str = "zstd"
+    partition_by: tuple[str, ...] = ()
+    """A file has rows of one combination of these columns' values."""
+    keys: tuple[str, ...] = ()
+    """Only the last row of each of these columns' values is written. The committing task removes the file."""
     uid: str = "table-files"
 
     @property
@@ -91,10 +105,12 @@ class TableFilesStep(PlainStep):
         self._write = write
         self._disk = Disk(write.filesystem)
         self._start = ""
-        form = FileForm("parquet", write.schema, write.compression)
+        form = FileForm("parquet", files_schema(write.schema, write.partition_by), write.compression)
+        self._columns = form.schema.names
         self._files = SinkFiles(form, self._new_name, self._open_stream)
-        self._rows = 0
-        """So many are in the file that is not closed yet."""
+        self._folders: dict[str, str] = {}
+        """Of each file that is not closed the name that Spark would give to the folder of its rows."""
+        self._last = LastRows(write.keys) if write.keys else None
         self._unsynced: list[tuple[int, str]] = []
         """Files that no complete checkpoint is known to name, with the first checkpoint behind them."""
         self._closed: list[str] = []
@@ -113,21 +129,40 @@ class TableFilesStep(PlainStep):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Take rows; large amounts are written at once."""
-        self._rows += batch.num_rows
+        batch = relabelled_batch(batch, self._write.schema)
+        if self._last is not None:
+            self._last.add(batch)
+            return ()
         with outside(f"{self.name} can't be written"):
-            self._files.write("", batch)
+            self._take(batch)
         return ()
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
-        """Close the file, and say its name."""
+        """Close the files, and say their names."""
         with outside(f"{self.name} can't be written"):
-            names = self._files.close()
-            infos = self._write.filesystem.get_file_info([self._path(name) for name in names])
-        self._closed += names
-        rows, self._rows = self._rows, 0  # all in one file: there is one folder
+            for batch in self._last.take() if self._last is not None else ():
+                self._take(batch)
+            rows = self._files.close()
+            infos = self._write.filesystem.get_file_info([self._path(name) for name in rows])
+        self._closed += rows
+        folders, self._folders = self._folders, {}
         return [
-            message_batch(TableFile(name, info.size, rows).packed()) for name, info in zip(names, infos, strict=True)
+            message_batch(TableFile(name, info.size, rows[name], self._values(folders[name])).packed())
+            for name, info in zip(rows, infos, strict=True)
         ]
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        by = self._write.partition_by
+        for folder, rows in by_folder(batch, by, self._columns) if by else [("", batch)]:
+            self._files.write(folder, rows)
+
+    def _values(self, folder: str) -> dict[str, str | None]:
+        """The values that a folder's name has, by their columns."""
+        texts = [part.partition("=")[2] for part in folder.split("/")]
+        return {
+            column: None if text == NOTHING else unquote(text)
+            for column, text in zip(self._write.partition_by, texts, strict=False)
+        }
 
     def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
         """As for an epoch."""
@@ -137,13 +172,15 @@ class TableFilesStep(PlainStep):
         """Nothing, when the files are on the disk."""
         self._unsynced += [(checkpoint, name) for name in self._closed]
         self._closed = []
-        paths = [self._path(name) for _, name in self._unsynced]
+        files = [(number, self._path(name)) for number, name in self._unsynced]
 
         def stored() -> bytes:
-            if paths and self._disk.is_needed:
+            if files and self._disk.is_needed:
                 self._require_table()
-                for path in paths:
-                    self._disk.sync_file(path)
+                for number, path in files:
+                    is_kept = number == checkpoint or not self._write.keys
+                    with nullcontext() if is_kept else suppress(FileNotFoundError):  # it was committed
+                        self._disk.sync_file(path)
                 self._sync_names()
                 self._require_table()
             return b""
@@ -182,7 +219,9 @@ class TableFilesStep(PlainStep):
         return f"{self._write.folder}/{name}"
 
     def _new_name(self, folder: str) -> str:
-        return f"{self._write.own}/{folder}{self._start}-{secrets.token_hex(8)}.parquet"
+        name = f"{self._write.own}/{self._start}-{secrets.token_hex(8)}.parquet"
+        self._folders[name] = folder
+        return name
 
     def _open_stream(self, name: str) -> pa.NativeFile:
         return self._write.filesystem.open_output_stream(self._path(name))

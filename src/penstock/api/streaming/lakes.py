@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.iceberg import check_columns
+from penstock.api.parquet_sink import file_schema
 from penstock.api.paths import stored_at
+from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_nullable
 from penstock.stream.commit_sink import CommitSink
+from penstock.stream.delta_merge import refuse_keys
 from penstock.stream.delta_sink import DeltaCommitter, delta_library
 from penstock.stream.delta_source import DeltaSource, refuse_table
 from penstock.stream.iceberg_sink import IcebergCommitter
@@ -42,12 +46,16 @@ def delta_source(options: Options, path: str | None) -> DeltaSource:
     return DeltaSource(uri, filesystem, root, schema, first, options.flag("skipChangeCommits", default=False))
 
 
-def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) -> CommitSink:
+def delta_sink(
+    options: Options, path: str | None, schema: pa.Schema, uid: str, partition_by: tuple[str, ...] = ()
+) -> CommitSink:
     """A Delta table, made if it is not there; `uid` is the query's."""
-    options.refuse_others("delta", ("path", *QUERY_OPTIONS))
+    options.refuse_others("delta", ("path", KEY_COLUMNS, *QUERY_OPTIONS))
     path = path or options.text("path")
     if not path:
         raise PlanError("writeStream.format('delta') needs a path: start(path)")
+    keys = key_columns(options, schema)
+    refuse_keys(schema, keys)
     library = delta_library()
     uri = path if "://" in path else str(Path(path).expanduser().absolute())
     try:
@@ -56,19 +64,26 @@ def delta_sink(options: Options, path: str | None, schema: pa.Schema, uid: str) 
         raise SchemaError(
             f"writeStream: Delta Lake has no type for a column of this stream ({error}): bring it to another type"
         ) from error
+    file_schema(schema, partition_by, "writeStream")
     filesystem, root = stored_at(uri)
     is_new = not library.DeltaTable.is_deltatable(uri)
     if is_new and filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
         raise PlanError(f"writeStream: {root} is not empty and no Delta table: name another folder")
-    table = library.DeltaTable.create(uri, columns, mode="ignore")
+    table = library.DeltaTable.create(uri, columns, mode="ignore", partition_by=list(partition_by) or None)
     _refuse_table(library, table, columns, uri)
-    writing = WriteTableFiles(filesystem, root, f"penstock-{uid}", as_nullable(schema), f"{root}/_delta_log")
-    return CommitSink(DeltaCommitter(uri, filesystem, root), writing, uid)
+    by = tuple(table.metadata().partition_columns)
+    if partition_by not in ((), by):
+        raise PlanError(
+            f"writeStream: {uri} is partitioned by {', '.join(by) or 'nothing'}, and partitionBy says"
+            f" {', '.join(partition_by)}: leave it out, or write another table"
+        )
+    file_schema(schema, by, "writeStream")
+    rows = WriteTableFiles(filesystem, root, f"penstock-{uid}", as_nullable(schema), f"{root}/_delta_log")
+    writing = replace(rows, keys=keys) if keys else replace(rows, partition_by=by)  # a merge makes its own files
+    return CommitSink(DeltaCommitter(uri, filesystem, root, keys), writing, uid, keys=keys)
 
 
 def _refuse_table(library: Any, table: Any, columns: Any, uri: str) -> None:
-    if table.metadata().partition_columns:
-        raise PlanError(f"writeStream: {uri} is partitioned, which format('delta') does not do: write another table")
     known = library.Schema.from_arrow(as_nullable(pa.schema(table.schema().to_arrow())))
     theirs, mine = ([(field.name, str(field.type)) for field in each.fields] for each in (known, columns))
     if theirs != mine or any(not field.nullable for field in table.schema().fields):

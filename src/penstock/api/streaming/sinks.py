@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 from penstock.api.csv_quotes import quoting
 from penstock.api.parquet_sink import file_schema
-from penstock.api.schemas import column_arguments
 from penstock.api.streaming.kafka import kafka_sink
+from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.lakes import delta_sink, iceberg_sink
 from penstock.api.streaming.latest import EPOCH
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
@@ -36,14 +36,13 @@ from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.machine.locations import here
 from penstock.operators.csv_write import CsvSigns, csv_fault
 from penstock.operators.json_write import json_fault
-from penstock.operators.keys import refuse_ungroupable
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import StreamSink
 
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CONSOLE_ROWS = 20
-_OF_EPOCHS = ("epochColumn", "keyColumns")
+_OF_EPOCHS = ("epochColumn", KEY_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +121,14 @@ def _files(request: SinkRequest, form: str, fault: Callable[[pa.Schema], str] = 
 
 def _epochs(request: SinkRequest) -> tuple[tuple[str, ...], str]:
     """The columns by which newer rows replace older ones, and the name of the column of epochs."""
-    names = [name.strip() for name in (request.options.text("keyColumns") or "").split(",")]
-    keys = column_arguments([name for name in names if name], request.schema, "writeStream: keyColumns")
-    refuse_ungroupable(request.schema, keys)
+    keys = key_columns(request.options, request.schema)
     column = request.options.text("epochColumn") or (EPOCH if keys else "")
     if column in request.schema.names:
         raise SchemaError(
             f"writeStream: the rows have a column {column!r} of their own: name the column of epochs with"
             " option('epochColumn', ...)"
         )
-    return tuple(keys), column
+    return keys, column
 
 
 def _codec(name: str) -> str:
@@ -193,8 +190,8 @@ def kafka(request: SinkRequest) -> Made:
 
 def delta(request: SinkRequest) -> Made:
     """A Delta Lake table, with a version for each checkpoint that has rows."""
-    request.refuse_partitions("delta")
-    return delta_sink(request.options, request.path, request.schema, request.uid), QueryHooks()
+    sink = delta_sink(request.options, request.path, request.schema, request.uid, request.partition_by)
+    return sink, QueryHooks()
 
 
 def iceberg(request: SinkRequest) -> Made:

@@ -297,12 +297,12 @@ def query_graph(
     last = branches[0]
     if len(branches) > 1:  # one stage writes, so that its subtasks' numbers are the writers' own
         last = ExchangeStep(branches, exchange("rebalance"), ExchangeChoice())
-    writing: Operator | None = getattr(sink, "writing", None)
-    if writing is not None:  # its messages come together in one task, which commits them
-        last = ExchangeStep((OperatorStep(last, writing, MESSAGES),), exchange("to_one"), ExchangeChoice(1))
     keys = getattr(sink, "keys", ())
     if keys and not comes_by_key(last, keys):
         last = ExchangeStep((last,), hash_exchange(last.schema, keys, spark_compatible=True), ExchangeChoice())
+    writing: Operator | None = getattr(sink, "writing", None)
+    if writing is not None:  # its messages come together in one task, which commits them
+        last = ExchangeStep((OperatorStep(last, writing, MESSAGES),), exchange("to_one"), ExchangeChoice(1))
     written = OperatorStep(last, SinkOperator(sink), last.schema)
     graph = plan_query((written,), settings, slots, options)
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
