@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -12,8 +13,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +66,11 @@ class Place:
     def connect(self, **options: Any) -> client.ShuffleClient:
         """A new client."""
         return client.connect(self.address, **{**self.options, **options})
+
+    @property
+    def another(self) -> dict[str, str]:
+        """The options by which a client has an application of its own, which ends with it."""
+        return {"application": ""} if "key" in self.options else {}
 
     @property
     def words(self) -> str:
@@ -154,6 +162,61 @@ def test_a_name_stands_for_the_newest_result(place: Place) -> None:
             pass
         assert service.read("numbers").read_all().num_rows == 0
     place.wait_for_no_more_than([*there, *place.files()])
+
+
+def test_a_name_outlives_its_application(place: Place) -> None:
+    """The client that wrote it has ended its application: another one of the user reads it, and replaces it."""
+    there = place.files()
+    with place.connect(**place.another) as service, service.write("left", SCHEMA) as writer:
+        writer.write(rows(MANY))
+    with place.connect(**place.another) as service:
+        read = service.read("left")
+        first = next(read)
+        assert first.num_rows + read.read_all().num_rows == MANY
+        with service.write("left", SCHEMA):
+            pass
+    wait_until(lambda: len(set(place.files()) - set(there)) <= 1, "the rows to go", 20.0)
+
+
+def test_two_who_give_one_name_at_once(remote: RemoteCluster) -> None:
+    """The last whole one has it; readers meanwhile have a whole one or hear that theirs was replaced."""
+    there = remote.files()
+    begin = Barrier(3)
+    connect = functools.partial(client.connect, remote.manager.address, key=remote.keys.read_text().strip())
+
+    def writes(number: int) -> None:
+        with connect() as service:
+            for turn in range(4):
+                with service.write("contested", SCHEMA, partitions=2) as writer:
+                    for half in (0, 1):
+                        writer.write(rows(1000, 10_000 * (8 * turn + 2 * number + half)), partition=half)
+                    if not turn:
+                        begin.wait(30)
+
+    def reads() -> set[int]:
+        found = set()
+        with connect() as service:
+            begin.wait(30)
+            for _ in range(8):
+                with contextlib.suppress(PartitionReleasedError, PartitionNotProducedError):
+                    table = service.read("contested").read_all()
+                    found.add(table.num_rows)
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        writers = [pool.submit(writes, number) for number in (0, 1)]
+        seen = pool.submit(reads)
+        for writer in writers:
+            writer.result(60)
+        assert seen.result(60) <= {2000}
+    with connect() as service:
+        last = ids(service.read("contested"))
+        number = last[0] // 20_000 % 4
+        assert number in (0, 1)
+        assert last == [*range(last[0], last[0] + 1000), *range(last[0] + 10_000, last[0] + 11_000)]
+        with service.write("contested", SCHEMA):
+            pass
+    wait_until(lambda: set(remote.files()) <= set(there), "the rows to go", 20.0)
 
 
 def test_another_process_takes_part(place: Place) -> None:
@@ -375,6 +438,27 @@ def test_a_killed_writer_s_rows_go_from_a_remote_service_with_the_lease(tmp_path
             wait_until(cluster.files, "rows to come")
             writer.kill()
         wait_until(lambda: not cluster.files(), "the lease to end", 30.0)
+    finally:
+        cluster.close()
+
+
+@pytest.mark.skipif(not THOROUGH, reason="a lease is longer than a test")
+def test_a_killed_writer_s_rows_go_while_its_application_lives(tmp_path: Path) -> None:
+    """The manager has not heard of the writer for the lease, and hears of another client of the application."""
+    cluster = RemoteCluster(tmp_path / "remote", 1, manager_options=["--lease", "8s"])
+    try:
+        words = {"key": cluster.keys.read_text().strip(), "application": "shared"}
+        with (
+            client.connect(cluster.manager.address, **words) as service,
+            _half_written(json.dumps({"address": cluster.manager.address, **words})) as writer,
+        ):
+            wait_until(cluster.files, "rows to come")
+            writer.kill()
+            with service.write_part(SCHEMA) as part:
+                part.write(rows(10))
+            there = cluster.files()
+            wait_until(lambda: len(cluster.files()) < len(there), "the lease to end", 30.0)
+            assert ids(service.read_parts([part.finish()])) == list(range(10))
     finally:
         cluster.close()
 

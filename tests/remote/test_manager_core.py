@@ -47,7 +47,7 @@ class Managed:
     def begin(self, which: PartitionId, files: int = 4, writer: int = 1) -> ask.Located:
         """Name a partition, and begin to write it."""
         self.core.name(APP, ask.NamePartition(which, files), 0.0)
-        return self.core.begin(APP, ask.StartPartition(which, "host", writer))
+        return self.core.begin(APP, ask.StartPartition(which, "host", writer), 0.0)
 
     def finish(self, which: PartitionId, *workers: str, writer: int = 1) -> None:
         """Finish it with rows at these workers."""
@@ -55,7 +55,7 @@ class Managed:
 
     def state(self, which: PartitionId) -> str:
         """The state that a reader is told."""
-        return self.core.find(APP, ask.FindPartitions((which,))).stories[0].state
+        return self.core.find(APP, ask.FindPartitions((which,)), 0.0).stories[0].state
 
 
 def test_the_files_of_a_dataset_go_where_room_is() -> None:
@@ -140,7 +140,79 @@ def test_the_first_to_finish_has_it_and_late_ones_are_stale() -> None:
     managed.core.fail(APP, ask.FailPartition(partition(2), 5, "ValueError: no"))
     assert managed.state(partition(2)) == "failed"
     with pytest.raises(StaleError, match="failed"):
-        managed.core.begin(APP, ask.StartPartition(partition(2), "host", 6))
+        managed.core.begin(APP, ask.StartPartition(partition(2), "host", 6), 0.0)
+
+
+def kept(name: str, result: str, *partitions: PartitionId) -> ask.KeepResult:
+    """Keep these under a name."""
+    return ask.KeepResult(name, result, result.encode(), partitions)
+
+
+def test_a_name_outlives_its_application_and_is_the_users() -> None:
+    """Another application of the user finds and reads it, one of another user does not; it goes with its lease."""
+    managed = Managed(limits=ManagerLimits(lease=100, kept_lease=1000, silence=1e9))
+    core = managed.core
+    mine, other, stranger = "alice/one", "alice/two", "bob/one"
+    for index in (0, 1):
+        core.name(mine, ask.NamePartition(partition(index), 1), 0.0)
+        core.begin(mine, ask.StartPartition(partition(index), "host", index + 1), 0.0)
+        core.finish(mine, ask.FinishPartition(partition(index), index + 1, ("w0",)))
+    core.names.keep(mine, kept("n", "a1", partition(0)), 0.0)
+    with pytest.raises(PartitionLostError, match="under another name"):
+        core.names.keep(mine, kept("m", "a2", partition(0)), 0.0)
+    core.release(mine, [partition(0)])
+    core.end_job(mine, "job")
+    core.end_application(mine)
+    core.take_records()
+    find = ask.FindPartitions((partition(0), partition(1)), "a1")
+    assert core.names.find(other, "n", 900.0) == ask.FoundResult("a1", b"a1")
+    assert [story.state for story in core.find(other, find, 900.0).stories] == ["complete", "released"]
+    assert core.find(other, find, 900.0).located["job-e0"].owner == mine
+    assert core.names.find(stranger, "n", 900.0) == ask.FoundResult()
+    assert {story.state for story in core.find(stranger, find, 900.0).stories} == {"released"}
+    assert managed.beat("w0", 0.0, (mine, "job-e0", (1, 2))).drops == ((mine, "job-e0", (2,)),)
+    core.lose_worker("w0", "it burned")
+    assert core.find(other, find, 900.0).stories[0].state == "complete", "it may come back"
+    core.pass_time(1800.0)
+    assert core.names.find(other, "n", 1800.0).result
+    core.pass_time(2900.0)
+    assert not core.names.find(other, "n", 2900.0).result
+    assert not core.state.partitions
+
+
+def test_the_last_whole_result_has_the_name() -> None:
+    """Of two who keep at once the second has it, and the first one's rows go; asking again changes nothing."""
+    managed = Managed()
+    for index in (0, 1):
+        managed.begin(partition(index), writer=index + 1)
+        managed.finish(partition(index), "w0", writer=index + 1)
+    names = managed.core.names
+    names.keep(APP, kept("n", "a1", partition(0)), 0.0)
+    names.keep(APP, kept("n", "a2", partition(1)), 0.0)
+    names.keep(APP, kept("n", "a2", partition(1)), 0.0)
+    assert names.find(APP, "n", 0.0).result == "a2"
+    assert managed.state(partition(0)) == "released"
+    assert managed.state(partition(1)) == "complete"
+    gone = managed.core.find(APP, ask.FindPartitions((partition(0),), "a1"), 0.0)
+    assert gone.stories[0].state == "released"
+
+
+def test_a_silent_writer_is_given_up() -> None:
+    """One that says that it is there stays; of two the silent one goes, and with the last one the partition."""
+    managed = Managed(limits=ManagerLimits(lease=100, silence=1e9))
+    core = managed.core
+    for writer in (1, 2):
+        managed.begin(partition(0), writer=writer)
+    core.losses(APP, 0, 90.0)
+    core.begin(APP, ask.StartPartition(partition(0), "host", 2), 90.0)
+    core.pass_time(110.0)
+    assert managed.beat("w0", 110.0, (APP, "job-e0", (1, 2))).drops == ((APP, "job-e0", (1,)),)
+    core.losses(APP, 0, 180.0)
+    core.pass_time(200.0)
+    assert managed.state(partition(0)) == "failed"
+    assert managed.beat("w0", 200.0, (APP, "job-e0", (2,))).drops == ((APP, "job-e0", (2,)),)
+    with pytest.raises(StaleError, match="nothing was heard of its writer for 100 s"):
+        core.begin(APP, ask.StartPartition(partition(0), "host", 2), 200.0)
 
 
 def test_files_move_from_a_full_worker_and_it_is_left_out_for_a_while() -> None:
@@ -202,7 +274,7 @@ def test_a_manager_that_reads_its_log_knows_what_it_knew(chance: random.Random, 
         writer = chance.randrange(3)
         worker = f"w{chance.randrange(3)}"
         try:
-            match chance.randrange(9):
+            match chance.randrange(10):
                 case 0 | 1 | 2:
                     managed.begin(which, chance.randrange(1, 5), writer)
                 case 3 | 4:
@@ -211,6 +283,8 @@ def test_a_manager_that_reads_its_log_knows_what_it_knew(chance: random.Random, 
                     managed.core.fail(APP, ask.FailPartition(which, writer, "no"))
                 case 6:
                     managed.core.release(APP, [which])
+                case 8:
+                    managed.core.names.keep(APP, kept(f"n{writer}", f"{chance.randrange(1 << 30):x}", which), 0.0)
                 case 7 if chance.random() < 0.3:
                     managed.core.lose_worker(worker, "gone")
                 case _ if chance.random() < 0.2:

@@ -7,15 +7,22 @@ Streams and the budget are the real ones; the disk answers when the test says so
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from penstock.connection.protection import Protection
+from penstock.errors import ForeignError, PartitionReleasedError
 from penstock.remote import messages as ask
 from penstock.remote.blocks import BLOCK_BYTES, BlockHead
 from penstock.remote.holdings import ReadBudget, WorkerHoldings
+from penstock.remote.peers import ServiceAccess
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import PAIR, BulkFrame
 
 CAP = 4 << 20
+ACCESS = ServiceAccess.of("the secret of manager and workers", Path("/dev/null"), Protection())
 DATASET = "job-e0"
 
 
@@ -36,7 +43,7 @@ class Line:
 
     def __init__(self, holdings: WorkerHoldings, streams: int) -> None:
         self.sent = 0
-        self.session = ReadSession(holdings, "app")
+        self.session = ReadSession(holdings, "app", ACCESS)
         logic: Any = self
         self.session.logic = logic
         for stream in range(streams):
@@ -115,3 +122,25 @@ def test_a_stream_waits_for_memory_once_however_often_credit_comes() -> None:
         assert holdings.reading.used == holdings.reading.waiting == 0
 
     asyncio.run(run())
+
+
+def test_rows_of_another_application_need_the_managers_word() -> None:
+    """It is for a user, an owner and a dataset; any other one is refused before anything is looked for."""
+    holdings = WorkerHoldings(Disk(), CAP)  # type: ignore[arg-type]
+    grant = ACCESS.grant("alice/one", "alice/two", DATASET)
+
+    def opened(application: str, owner: str, dataset: str, word: bytes) -> None:
+        session = ReadSession(holdings, application, ACCESS)
+        session.open(ask.OpenReader(0, dataset, (1,), b"", CAP, owner, word))
+
+    for wrong in (
+        ("bob/one", "alice/two", DATASET, grant),
+        ("alice/one", "alice/three", DATASET, grant),
+        ("alice/one", "alice/two", "job-e1", grant),
+        ("alice/one", "alice/two", DATASET, b""),
+    ):
+        with pytest.raises(ForeignError, match="may not read"):
+            opened(*wrong)
+    assert not holdings.datasets
+    with pytest.raises(PartitionReleasedError, match="holds nothing here"):
+        opened("alice/three", "alice/two", DATASET, grant)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sql
 
 import penstock
 from ess_process import free_port
+from penstock import client
 from penstock.errors import PlanError, SettingError
 from penstock.testing import wait_until
 from remote_cluster import RemoteCluster
@@ -54,6 +55,26 @@ def test_a_job_over_two_services_with_kills(session: Any, service: RemoteCluster
     service.workers[0].kill()
     assert stream.toDF().orderBy("k").collect() == expected
     assert result.orderBy("k").collect() == expected, "a lost result is made again"
+
+
+def test_a_persisted_stream_with_a_name(session: Any, service: RemoteCluster) -> None:
+    """It is read by that name, also by a client without Spark, which replaces it, and the other way round."""
+    rows = penstock.fromDataFrame(session.range(0, ROWS, 1, 4)).mapInArrow(lambda batches: batches, "id long")
+    assert rows.persist(name="numbers", service="remote").count() == ROWS
+    assert rows.filter("id < 10").count() == 10
+    rows.unpersist()
+    assert penstock.readPersisted(session, "numbers", service="remote").filter("id < 100").count() == 100
+    with pytest.raises(PlanError, match="nothing is kept under the name 'letters'"):
+        penstock.readPersisted(session, "letters", service="remote")
+    with client.connect(service.manager.address, key=service.keys.read_text().strip()) as other:
+        read = other.read("numbers").read_all()
+        assert sorted(read["id"].to_pylist()) == list(range(ROWS)), "a client reads what the job has kept"
+        with other.write("numbers", read.schema, partitions=2) as writer:
+            writer.write(read.slice(0, 10), partition=0)
+            writer.write(read.slice(10, 5), partition=1)
+        assert penstock.readPersisted(session, "numbers", service="remote").count() == 15
+        with other.write("numbers", read.schema):
+            pass  # so that no row is left
 
 
 def test_what_it_lacks_is_refused(session: Any) -> None:

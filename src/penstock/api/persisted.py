@@ -123,7 +123,7 @@ def _refuse_name(name: str, service: str, branches: tuple[Step, ...]) -> None:
     if name and not load_service(service).capabilities.keeps_by_name:
         raise PlanError(
             f"persist: the shuffle service {service!r} keeps no results by name, beyond their application: use"
-            " service='external', with `penstock service external` on each host"
+            " service='external' or 'remote'"
         )
 
 

@@ -110,7 +110,7 @@ def readPersisted(spark: Any, name: str, service: str = "external") -> Stream:
     found = runtime.find_result(name, service)
     if found is None:
         raise PlanError(
-            f"readPersisted: nothing is kept under the name {name!r} for this user at this host's {service} service:"
+            f"readPersisted: nothing is kept under the name {name!r} for this user at the service {service!r}:"
             f" an application makes it by persist(name={name!r}, service={service!r}) and an action, and its lease"
             " may have ended"
         )

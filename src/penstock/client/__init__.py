@@ -8,7 +8,7 @@
             writer.write(batch, partition=1)
         table = service.read("trips").read_all()
 
-A result under a name of `external` is the one of `persist(name=, service="external")` and `readPersisted`. Errors are
+A result under a name is the one of `persist(name=, service=)` and `readPersisted` at the same service. Errors are
 those of `penstock.errors`. `connect_async` gives the same service for an event loop.
 """
 

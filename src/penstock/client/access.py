@@ -25,7 +25,7 @@ _SECRET_BYTES = 32
 class ClientAccess:
     """The service, the application and its secret, the settings, and the name of this host to readers.
 
-    `lasts`: the application is shared by name, so its rows stay when a client leaves.
+    `lasts`: the application is shared by name, so its parts stay when a client leaves.
     """
 
     service: str

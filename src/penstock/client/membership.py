@@ -45,7 +45,7 @@ KIND = PartitionKind.BLOCKING_PERSISTENT
 
 
 class KeepingMaster(ShuffleMaster, ClientMaster, NamedResults, Protocol):
-    """The master of a service that clients can use; one that keeps nothing by name lacks the last part."""
+    """The master of a service that clients can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,6 @@ class Membership:
         except BaseException:
             self._thread.close()
             raise
-
-    @property
-    def keeps_by_name(self) -> bool:
-        """True if the service keeps results under names of the user's."""
-        return self._service.capabilities.keeps_by_name
 
     def call(self, coroutine: Coroutine[Any, Any, A], check: Callable[[], object] = lambda: None) -> A:
         """Run this beside the master, and wait for it."""

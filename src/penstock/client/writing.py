@@ -3,8 +3,8 @@
 
 Rules: a part is there for readers when `finish` has returned, and not before. One that is closed before that, or
 whose block was left by an error, is given up, and leaves nothing at the service. So does one whose process dies: the
-host service hears it from the kernel, a remote one from the lease of the application. All calls of one writer come
-from one thread at a time; `cancel` from any.
+host service hears it from the kernel, a remote one when it has not heard of the writer for its lease. All calls of
+one writer come from one thread at a time; `cancel` from any.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 
     blocks, messages, wire, peers          what is sent, for both sides
     placement, partition_states,
-    manager_state, manager_core            the manager's cores; `state_log` keeps its records, `manager` is its shell
+    manager_state, kept_names, manager_core
+                                           the manager's cores; `state_log` keeps its records, `manager` is its shell
     merged, push_credit                    the worker's cores; `store` has its files, `worker` is its shell
     command                                `penstock service remote`
 

@@ -46,7 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     manager.add_argument("--dir", required=True, metavar="FOLDER", help="its state, which it reads when it restarts")
     manager.add_argument("--silence", default="30s", metavar="TIME", help="a worker that is silent so long is lost")
     manager.add_argument("--leave-out", default="180s", metavar="TIME", help="no files for a worker that failed")
-    manager.add_argument("--lease", default="600s", metavar="TIME", help="of an application whose driver is silent")
+    manager.add_argument(
+        "--lease",
+        default="600s",
+        metavar="TIME",
+        help="of an application whose driver is silent, and of a silent writer",
+    )
+    kept = "a result that is kept by name, and that nobody looks for so long, goes (7d)"
+    manager.add_argument("--kept-lease", default="7d", metavar="TIME", help=kept)
     manager.set_defaults(run=_run_manager, parser=manager)
     worker.add_argument("--manager", required=True, metavar="HOST:PORT", help="its manager")
     worker.add_argument(
@@ -59,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_manager(options: argparse.Namespace) -> int:
-    limits = ManagerLimits(_seconds(options.silence), _seconds(options.leave_out), _seconds(options.lease))
+    times = options.silence, options.leave_out, options.lease, options.kept_lease
+    limits = ManagerLimits(*map(_seconds, times))
     made = ManagerOptions(address_of(f"{options.host}:{options.port}"), Path(options.dir), limits, options.fsync)
     access = _access(options)
 

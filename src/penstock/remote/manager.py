@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,13 @@ class RemoteManager:
         core, kept, answered, now = self.core, self._kept, self._answered, time.monotonic
         return {
             ask.NamePartition: lambda asked: kept(lambda: core.name(name, asked, now())),
-            ask.StartPartition: lambda asked: answered(lambda: core.begin(name, asked)),
+            ask.StartPartition: lambda asked: answered(lambda: core.begin(name, asked, now())),
             ask.MoveFiles: lambda asked: answered(lambda: core.move(name, asked, now())),
             ask.FinishPartition: lambda asked: kept(lambda: core.finish(name, asked)),
             ask.FailPartition: lambda asked: kept(lambda: core.fail(name, asked)),
-            ask.FindPartitions: lambda asked: core.find(name, asked),
+            ask.FindPartitions: lambda asked: self._granted(name, core.find(name, asked, now())),
+            ask.KeepResult: lambda asked: kept(lambda: core.names.keep(name, asked, now())),
+            ask.FindResult: lambda asked: core.names.find(name, asked.name, now()),
             ask.ListOfHost: lambda asked: core.held(name, asked.environment),
             ask.DropPartitions: lambda asked: kept(lambda: core.release(name, asked.partitions)),
             ask.EndJob: lambda asked: kept(lambda: core.end_job(name, asked.job)),
@@ -117,6 +119,14 @@ class RemoteManager:
             ask.WatchLosses: lambda asked: self._watch(name, asked.last),
             ask.Suspect: self._suspect,
         }
+
+    def _granted(self, application: str, found: ask.Stories) -> ask.Stories:
+        """Let the user of this application read what another one has kept, at the workers too."""
+        located = {
+            dataset: replace(each, grant=self._access.grant(application, each.owner, dataset)) if each.owner else each
+            for dataset, each in found.located.items()
+        }
+        return replace(found, located=located)
 
     def _answered(self, decide: Callable[[], Any]) -> Any:
         """Decide, keep what that has changed, then answer."""

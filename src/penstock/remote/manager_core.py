@@ -10,7 +10,8 @@ Rules:
   Nothing else is. One that somebody could not reach, or that was full, gets no new files for `leave_out` seconds.
 - A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
   about releases that a worker has not heard of.
-- An application whose driver is silent for `lease` seconds is over.
+- An application whose driver is silent for `lease` seconds is over; what is kept under names stays (`kept_names`). A
+  writer that is silent for so long is given up, and its partition has failed if it has no other one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from penstock.errors import (
     StaleError,
 )
 from penstock.remote import messages as ask
+from penstock.remote.kept_names import KeptNames
 from penstock.remote.manager_state import DatasetKey, KnownPartition, ManagerState, PartitionKey, Record
 from penstock.remote.partition_states import RemoteEvent, RemoteState
 from penstock.remote.placement import Candidate, placed
@@ -36,11 +38,12 @@ from penstock.shuffle import DatasetId, PartitionId
 
 @dataclass(frozen=True, slots=True)
 class ManagerLimits:
-    """Seconds: of a worker's silence, of leaving one out, of a driver's silence."""
+    """Seconds: of a worker's silence, of leaving one out, of a driver's and writer's, of a name nobody looks for."""
 
     silence: float = 30.0
     leave_out: float = 180.0
     lease: float = 600.0
+    kept_lease: float = 7 * 86400.0
 
 
 @dataclass(slots=True)
@@ -64,8 +67,15 @@ class ManagerCore:
         self._records: list[Record] = []
         self._seen = {worker: _Seen(now) for worker in state.workers}
         self._drivers = {application: now for application, _ in state.datasets}
+        self._writers = {
+            (key, writer): now
+            for key, known in state.partitions.items()
+            for writer in known.writers
+            if known.state is RemoteState.OPEN
+        }
         self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
         self._files = Counter(places[-1] for known in state.datasets.values() for places in known.places if places)
+        self.names = KeptNames(state, self._note, self._let_go, limits.kept_lease, now)
 
     def take_records(self) -> list[Record]:
         """The records since the last call."""
@@ -98,14 +108,16 @@ class ManagerCore:
         if key not in self.state.partitions:
             self._note(("partition", *key))
 
-    def begin(self, application: str, asked: ask.StartPartition) -> ask.Located:
-        """A writer begins: where its files are."""
+    def begin(self, application: str, asked: ask.StartPartition, now: float) -> ask.Located:
+        """A writer begins, or says that it is there: where its files are. StaleError for one that was given up."""
         key, dataset = _keys(application, asked.partition)
         known = self._known(key, asked.partition)
+        is_finished = known.state is RemoteState.COMPLETE and known.writers == [asked.writer]
+        if not is_finished and not known.life.allows(RemoteEvent.BEGIN):
+            raise _stale(asked.partition, known)
         if asked.writer not in known.writers:
-            if not known.life.allows(RemoteEvent.BEGIN):
-                raise _stale(asked.partition, known)
             self._note(("begun", *key, asked.environment, asked.writer))
+        self._writers[key, asked.writer] = now
         return self._located(dataset)
 
     def move(self, application: str, asked: ask.MoveFiles, now: float) -> ask.Located:
@@ -140,19 +152,23 @@ class ManagerCore:
             self._note(("ended", *key, RemoteEvent.FAIL.value, asked.cause))
             self._tidy(application, asked.partition.job)
 
-    def find(self, application: str, asked: ask.FindPartitions) -> ask.Stories:
+    def find(self, application: str, asked: ask.FindPartitions, now: float) -> ask.Stories:
         """Tell what became of partitions, and where they lie."""
         stories, located = [], {}
+        owner = self.names.owner(application, asked.kept, now) if asked.kept else application
         for partition in asked.partitions:
-            key, dataset = _keys(application, partition)
+            key, dataset = _keys(owner, partition)
             known = self.state.partitions.get(key)
+            if asked.kept and not self.names.holds(key):
+                stories.append(ask.PartitionStory(RemoteState.RELEASED.value))
+                continue
             if known is None:
                 stories.append(ask.PartitionStory(RemoteState.NAMED.value))
                 continue
             writer = known.writers[0] if known.state is RemoteState.COMPLETE else 0
             stories.append(ask.PartitionStory(known.state.value, writer, tuple(known.workers), known.cause))
             if writer and dataset[1] not in located:
-                located[dataset[1]] = self._located(dataset)
+                located[dataset[1]] = self._located(dataset, owner if asked.kept else "")
         return ask.Stories(tuple(stories), located)
 
     def held(self, application: str, environment: str) -> ask.WrittenThere:
@@ -160,7 +176,10 @@ class ManagerCore:
         found = [
             PartitionId(DatasetId.of(key[1]), key[2], key[3])
             for key, known in self.state.partitions.items()
-            if key[0] == application and known.environment == environment and known.is_held
+            if key[0] == application
+            and known.environment == environment
+            and known.is_held
+            and not self.names.holds(key)
         ]
         return ask.WrittenThere(tuple(found))
 
@@ -170,7 +189,7 @@ class ManagerCore:
         for partition in partitions:
             key, _ = _keys(application, partition)
             known = self.state.partitions.get(key)
-            if known is not None and known.state is not RemoteState.RELEASED:
+            if known is not None and known.state is not RemoteState.RELEASED and not self.names.holds(key):
                 self._note(("ended", *key, RemoteEvent.RELEASE.value, ""))
                 jobs.add(partition.job)
         for job in jobs:
@@ -182,9 +201,15 @@ class ManagerCore:
         self._tidy(application, job)
 
     def end_application(self, application: str) -> None:
-        """An application is over."""
+        """An application is over: all goes but what is under a name."""
         for dataset in [each for each in self.state.by_dataset if each[0] == application]:
-            self._note(("forgotten", *dataset))
+            keys = list(self.state.by_dataset[dataset])
+            if not self.names.holds_any(keys):
+                self._note(("forgotten", *dataset))
+                continue
+            for key in keys:
+                if not self.names.holds(key) and self.state.partitions[key].state is not RemoteState.RELEASED:
+                    self._note(("ended", *key, RemoteEvent.RELEASE.value, ""))
         for job in [each for each in self.state.over if each[0] == application]:
             self._note(("closed", *job))
         self._drivers.pop(application, None)
@@ -246,8 +271,11 @@ class ManagerCore:
         cause = f"worker {worker} at {known.address} is lost: {cause}"
         for application, partitions in lost.items():
             for each in partitions:
-                self._note(("ended", *_keys(application, each)[0], RemoteEvent.LOSE.value, cause))
-            self._losses[application].append((tuple(partitions), cause))
+                key, _ = _keys(application, each)
+                if not self.names.holds(key):
+                    self._note(("ended", *key, RemoteEvent.LOSE.value, cause))
+            if application in self._drivers:
+                self._losses[application].append((tuple(partitions), cause))
         self._note(("gone", worker))
 
     def pass_time(self, now: float) -> list[str]:
@@ -258,9 +286,28 @@ class ManagerCore:
         for application, when in list(self._drivers.items()):
             if now - when > self._limits.lease:
                 self.end_application(application)
+        self._give_up_writers(now)
+        self.names.pass_time(now)
         return silent
 
     # --- inside
+
+    def _give_up_writers(self, now: float) -> None:
+        """Give up writers that have been silent for too long; forget those that have finished."""
+        for (key, writer), heard in list(self._writers.items()):
+            known = self.state.partitions.get(key)
+            is_writing = known is not None and known.state is RemoteState.OPEN and writer in known.writers
+            if is_writing and now - heard <= self._limits.lease:
+                continue
+            del self._writers[key, writer]
+            if not is_writing or known is None:
+                continue
+            if len(known.writers) > 1:
+                self._note(("left", *key, writer))
+                continue
+            cause = f"nothing was heard of its writer for {self._limits.lease:g} s"
+            self._note(("ended", *key, RemoteEvent.FAIL.value, cause))
+            self._tidy(key[0], _job_of(key[:2]))
 
     def _note(self, record: Record) -> None:
         self.state.apply(record)
@@ -302,11 +349,19 @@ class ManagerCore:
         self._files[found[0]] += 1
         self._note(("moved", *dataset, file, found[0]))
 
-    def _located(self, dataset: DatasetKey) -> ask.Located:
+    def _located(self, dataset: DatasetKey, owner: str = "") -> ask.Located:
         known = self.state.datasets[dataset]
         workers = self.state.workers
         addresses = {name: workers[name].address for name in sorted(known.workers) if name in workers}
-        return ask.Located(addresses, tuple(tuple(places) for places in known.places))
+        return ask.Located(addresses, tuple(tuple(places) for places in known.places), owner)
+
+    def _let_go(self, application: str, datasets: set[DatasetKey]) -> None:
+        """Partitions of these are under a name no more."""
+        for dataset in sorted(datasets):
+            if application in self._drivers:
+                self._tidy(application, _job_of(dataset))
+            elif not self.names.holds_any(self.state.by_dataset.get(dataset, ())):
+                self._note(("forgotten", *dataset))
 
     def _tidy(self, application: str, job: str) -> None:
         """Forget a job that is over, dataset by dataset, when nothing of it is a result that somebody holds."""
@@ -345,4 +400,5 @@ def _job_of(dataset: DatasetKey) -> str:
 def _stale(partition: PartitionId, known: KnownPartition) -> PartitionError | StaleError:
     if known.state is RemoteState.LOST:
         return PartitionLostError(f"{partition} is lost: {known.cause}")
-    return StaleError(f"{partition} is {known.state.value}: what this writer has is stale")
+    why = f" ({known.cause})" if known.cause else ""
+    return StaleError(f"{partition} is {known.state.value}{why}: what this writer has is stale")

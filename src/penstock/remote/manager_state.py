@@ -65,8 +65,18 @@ class KnownPartition:
         return self.state in HELD
 
 
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """A result under a name: its identity, the application that wrote it, its partitions, and its readers' words."""
+
+    result: str
+    application: str
+    keys: tuple[PartitionKey, ...]
+    description: bytes
+
+
 class ManagerState:
-    """Workers, datasets and partitions of all applications."""
+    """Workers, datasets and partitions of all applications, and results under names."""
 
     def __init__(self) -> None:
         self.workers: dict[str, KnownWorker] = {}
@@ -75,6 +85,11 @@ class ManagerState:
         self.by_dataset: dict[DatasetKey, dict[PartitionKey, None]] = {}
         self.over: set[tuple[str, str]] = set()
         """Jobs that are over and have results yet, each with its application."""
+        self.kept: dict[tuple[str, str], KeptResult] = {}
+        """By user and name."""
+        self.kept_as: dict[str, tuple[str, str]] = {}
+        """User and name, by the identity of the result."""
+        self.kept_partitions: set[PartitionKey] = set()
 
     def apply(self, record: Record) -> None:
         """Take a record in; ProtocolError for one that makes no sense."""
@@ -100,6 +115,9 @@ class ManagerState:
             yield ("partition", *partition, *story)
         for job in self.over:
             yield ("over", *job)
+        for user_and_name, kept in self.kept.items():
+            partitions = [key[1:] for key in kept.keys]
+            yield ("kept", *user_and_name, kept.result, kept.application, partitions, kept.description)
 
     def _worker(self, name: str, address: str) -> None:
         self.workers[name] = KnownWorker(address)
@@ -138,6 +156,10 @@ class ManagerState:
         known.environment = str(environment)
         known.writers.append(int(str(writer)))
 
+    def _left(self, *values: object) -> None:
+        *key, writer = values
+        self.partitions[tuple(key)].writers.remove(int(str(writer)))  # type: ignore[index]
+
     def _finished(self, *values: object) -> None:
         *key, writer, workers = values
         known = self.partitions[tuple(key)]  # type: ignore[index]
@@ -161,6 +183,20 @@ class ManagerState:
     def _closed(self, application: str, job: str) -> None:
         self.over.discard((application, job))
 
+    def _keep(self, *values: object) -> None:
+        user, name, result, application, partitions, description = values
+        keys = tuple((str(application), *each) for each in partitions)  # type: ignore[attr-defined]
+        self._unkept(str(user), str(name))
+        self.kept[str(user), str(name)] = KeptResult(str(result), str(application), keys, bytes(description))  # type: ignore[call-overload]
+        self.kept_as[str(result)] = str(user), str(name)
+        self.kept_partitions.update(keys)
+
+    def _unkept(self, user: str, name: str) -> None:
+        former = self.kept.pop((user, name), None)
+        if former is not None:
+            self.kept_as.pop(former.result, None)
+            self.kept_partitions.difference_update(former.keys)
+
 
 _STEPS: dict[str, Callable[..., None]] = {
     "worker": ManagerState._worker,  # noqa: SLF001 - the table of this class's own steps
@@ -171,9 +207,12 @@ _STEPS: dict[str, Callable[..., None]] = {
     "moved": ManagerState._moved,  # noqa: SLF001
     "partition": ManagerState._partition,  # noqa: SLF001
     "begun": ManagerState._begun,  # noqa: SLF001
+    "left": ManagerState._left,  # noqa: SLF001
     "finished": ManagerState._finished,  # noqa: SLF001
     "ended": ManagerState._ended,  # noqa: SLF001
     "over": ManagerState._over,  # noqa: SLF001
     "forgotten": ManagerState._forgotten,  # noqa: SLF001
     "closed": ManagerState._closed,  # noqa: SLF001
+    "kept": ManagerState._keep,  # noqa: SLF001
+    "unkept": ManagerState._unkept,  # noqa: SLF001
 }

@@ -16,10 +16,15 @@ from penstock.shuffle.requests import Request
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The places of a dataset's files: addresses of workers by name, and for each file the names, newest last."""
+    """The places of a dataset's files: addresses of workers by name, and for each file the names, newest last.
+
+    Of a result that is kept, the application that wrote it, and the manager's word that this user may read.
+    """
 
     addresses: dict[str, str]
     places: tuple[tuple[str, ...], ...]
+    owner: str = ""
+    grant: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +111,35 @@ class FailPartition(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class FindPartitions(Request[Stories]):
-    """Say what became of these."""
+    """Say what became of these, of this application, or of a result of the user's with this identity."""
 
     partitions: tuple[PartitionId, ...]
+    kept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepResult(Request[Done]):
+    """Keep these under a name of the user's; the identity is drawn at random, the description is the reader's."""
+
+    name: str
+    result: str
+    description: bytes
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundResult:
+    """The identity of a result and its description; empty where there is none."""
+
+    result: str = ""
+    description: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class FindResult(Request[FoundResult]):
+    """Find the result that the user has under a name."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +252,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class OpenReader(Request[Reading]):
-    """Read files of a dataset (packed numbers), of these writers; blocks come under `stream`, in credit."""
+    """Read files of a dataset (packed numbers), of these writers; blocks come under `stream`, in credit.
+
+    One of another application of the user's comes with that one's name, and the manager's word.
+    """
 
     stream: int
     dataset: str
     writers: tuple[int, ...]
     files: bytes
     credit: int
+    owner: str = ""
+    grant: bytes = b""

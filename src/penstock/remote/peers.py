@@ -47,6 +47,12 @@ class ServiceAccess:
             raise SettingError(f"the secret of manager and workers must have at least {MIN_SECRET} bytes")
         return cls(hmac.digest(secret.encode(), _PURPOSE, "sha256"), keys, protection)
 
+    def grant(self, application: str, owner: str, dataset: str) -> bytes:
+        """The manager's word to a worker: an application's user may read a dataset of the application `owner`."""
+        user = application.partition("/")[0]
+        words = f"penstock grant\0{user}\0{owner}\0{dataset}"
+        return hmac.digest(self.secret, words.encode(), "sha256")
+
     def worker(self, name: str) -> Credentials:
         """The credentials of a worker."""
         return Credentials(WORKER + name, self.secret)

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hmac
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from penstock.errors import PenstockError, ProtocolError, StorageError
+from penstock.errors import ForeignError, PenstockError, ProtocolError, StorageError
 from penstock.link.control import error_message, pack
 from penstock.remote import messages as ask
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import Spot
+from penstock.remote.peers import ServiceAccess
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
 
 RUN_BYTES = 1 << 20
@@ -47,16 +49,17 @@ class ReadSession:
 
     logic: PeerLogic
 
-    def __init__(self, holdings: WorkerHoldings, application: str) -> None:
+    def __init__(self, holdings: WorkerHoldings, application: str, access: ServiceAccess) -> None:
         self._holdings = holdings
         self._application = application
+        self._access = access
         self._streams: dict[int, _BlockStream] = {}
 
     def open(self, asked: ask.OpenReader) -> ask.Reading:
         """Begin a stream; its blocks follow the answer."""
         if asked.stream in self._streams or len(self._streams) >= _STREAMS or asked.credit < LEAST_CREDIT:
             raise ProtocolError(f"stream {asked.stream} can't be opened with a credit of {asked.credit} bytes")
-        dataset = self._holdings.dataset(self._application, asked.dataset)
+        dataset = self._holdings.dataset(self._owner(asked), asked.dataset)
         files = [file for (file,) in struct.iter_unpack("<I", asked.files)]
         plan = dataset.plan(asked.writers, files)
         size = sum(spot.size for spot in plan.spots)
@@ -65,6 +68,15 @@ class ReadSession:
             self._streams[asked.stream] = stream
             asyncio.get_running_loop().call_soon(self._pump, stream)
         return ask.Reading(b"".join(READ_SUM.pack(*each) for each in plan.sums), size)
+
+    def _owner(self, asked: ask.OpenReader) -> str:
+        """The application whose rows are wanted; ForeignError where they are not this one's to read."""
+        if not asked.owner:
+            return self._application
+        granted = self._access.grant(self._application, asked.owner, asked.dataset)
+        if not hmac.compare_digest(granted, asked.grant):
+            raise ForeignError(f"{asked.dataset} is of {asked.owner}, and {self._application} may not read it")
+        return asked.owner
 
     def credit(self, body: memoryview) -> None:
         """A reader takes more."""

@@ -85,7 +85,7 @@ class RemoteWorker:
         application = application_of(identity)
         number = next(self._numbers)
         pushes = PushSession(self.holdings, application, number)
-        reads = ReadSession(self.holdings, application)
+        reads = ReadSession(self.holdings, application, self._access)
         serves: dict[type[Request[Any]], Serve] = {
             ask.EnterWriter: pushes.open,
             ask.CommitPushed: pushes.commit,

@@ -136,9 +136,6 @@ class ClientMaster(Protocol):
     async def leave(self) -> None:
         """Called in place of `close`: the application goes on without this process."""
 
-    def words(self, partition: PartitionId, host: str) -> ShuffleDescriptor:
-        """The words by which readers find a partition with one subpartition that was written on this host."""
-
 
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:

@@ -85,7 +85,7 @@ class ShuffleMasters:
         if not load_service(service).capabilities.keeps_by_name:
             raise SettingError(
                 f"the shuffle service {service!r} keeps no results by name, beyond their application: use"
-                " service='external', with `penstock service external` on each host"
+                " service='external' or 'remote'"
             )
         results: NamedResults = master
         return results

@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import msgpack
-
 from penstock.connection.protection import services_protection
-from penstock.errors import PartitionError, PenstockError, ProtocolError
+from penstock.errors import PartitionError, PenstockError
 from penstock.external.keys import KEY_BYTES, ApplicationKey
 from penstock.external.requests import FindByName, FoundByName, KeepByName
+from penstock.services.described_results import packed_result, unpacked_result
 from penstock.services.external.client import call
 from penstock.services.external.host_line import HostLine
 from penstock.settings import Settings
@@ -45,7 +44,7 @@ class KeptResults:
         """Keep these; the words that find them. PartitionError where a service has not kept its part."""
         key = secrets.token_bytes(KEY_BYTES)
         kept = [each if each.empty else replace(each, location=key.hex()) for each in partitions]
-        description = msgpack.packb((schema, [each.to_wire() for each in kept]))
+        description = packed_result(schema, kept)
         parts: dict[str, list[PartitionId]] = defaultdict(list)
         for each in kept:
             if not each.empty:
@@ -63,13 +62,7 @@ class KeptResults:
     async def find(self, name: str) -> tuple[bytes, list[ShuffleDescriptor]] | None:
         """A result's schema and partitions, or None. NoStorageError where this host has no service."""
         found: FoundByName = await asyncio.to_thread(self._at_own_host, FindByName(name))
-        if not found.key:
-            return None
-        try:
-            schema, wires = msgpack.unpackb(found.description, use_list=False)
-            return schema, [ShuffleDescriptor.from_wire(wire) for wire in wires]
-        except (ValueError, TypeError) as error:
-            raise ProtocolError(f"the description of the result {name} can't be read: {error}") from error
+        return unpacked_result(name, found.description) if found.key else None
 
     def _tell_own_host(self, request: KeepByName) -> None:
         """Make the name known where a later driver looks, unless this host keeps a part of the result anyway."""

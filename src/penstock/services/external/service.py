@@ -95,11 +95,6 @@ class ExternalMaster:
 
         return await asyncio.to_thread(reached, self._key, self._settings, names)
 
-    def words(self, partition: PartitionId, host: str) -> ShuffleDescriptor:
-        """The words by which readers find a partition that was written on this host."""
-        address = join_host(host, self._settings.external.port)
-        return ShuffleDescriptor(partition, NAME, PartitionKind.BLOCKING_PERSISTENT, address=address)
-
     async def leave(self) -> None:
         """Say no more that the application is there: another process does, or its lease ends."""
         if self._renewing is not None:

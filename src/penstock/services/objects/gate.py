@@ -132,7 +132,7 @@ class ObjectGate:
 
     def _open(self, number: int, channel: ChannelDescriptor) -> None:
         try:
-            files, times = files_of(channel)
+            files, times, _ = files_of(channel)
         except PartitionError as error:
             self._error = error
             return

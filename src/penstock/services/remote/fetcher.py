@@ -19,7 +19,7 @@ import functools
 import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -76,11 +76,12 @@ Fetched = FetchedBlock | FetchedEnd | PenstockError
 
 @dataclass(frozen=True, slots=True)
 class WantedChannel:
-    """A channel: its partition, and the files that it reads."""
+    """A channel: its partition, the files that it reads, and the identity of the result if that is kept by name."""
 
     number: int
     partition: PartitionId
     files: range
+    kept: str = ""
 
 
 @dataclass(eq=False)
@@ -93,6 +94,7 @@ class _Source:
     writers: dict[int, int]
     """The channel of each writer."""
     dataset: str
+    located: ask.Located
     sums: dict[int, list[EndOfPartition]] = field(default_factory=dict)
     damages: int = 0
 
@@ -165,9 +167,15 @@ class Fetcher:
                 continue
 
     async def _find_once(self) -> None:
-        channels = list(self._waiting.values())
+        by_result: dict[str, list[WantedChannel]] = defaultdict(list)
+        for channel in self._waiting.values():
+            by_result[channel.kept].append(channel)
+        for kept, channels in by_result.items():
+            await self._find_those(kept, channels)
+
+    async def _find_those(self, kept: str, channels: list[WantedChannel]) -> None:
         partitions = list(dict.fromkeys(channel.partition for channel in channels))
-        found = await self._line.ask(ask.FindPartitions(tuple(partitions)))
+        found = await self._line.ask(ask.FindPartitions(tuple(partitions), kept))
         stories = dict(zip(partitions, found.stories, strict=True))
         groups: dict[tuple[str, range], list[WantedChannel]] = defaultdict(list)
         now = asyncio.get_running_loop().time()
@@ -218,7 +226,8 @@ class Fetcher:
             }
             if writers:
                 address = located.addresses.get(name, "")
-                sources.append(_Source(name, address, theirs, writers, str(members[0].partition.dataset)))
+                dataset = str(members[0].partition.dataset)
+                sources.append(_Source(name, address, theirs, writers, dataset, located))
         for each in members:
             self._left[each.number] = {source for source in sources if each.number in source.writers.values()}
             self._ends[each.number] = []
@@ -268,7 +277,7 @@ class Fetcher:
     def _split(self, source: _Source, credit: int, members: Mapping[int, WantedChannel]) -> None:
         """Read each producer's blocks by themselves, to learn whose are damaged."""
         for writer, channel in source.writers.items():
-            single = _Source(source.name, source.address, source.files, {writer: channel}, source.dataset, damages=1)
+            single = replace(source, writers={writer: channel}, sums={}, damages=1)
             self._left[channel].discard(source)
             self._left[channel].add(single)
             self._start(self._read, single, credit, members)
@@ -281,7 +290,8 @@ class Fetcher:
     async def _refuse_what_is_lost(self, members: Mapping[int, WantedChannel]) -> None:
         """Raise the error that says why a partition of the group can't be read any more, if the manager knows."""
         channels = list(members.values())
-        found = await self._line.ask(ask.FindPartitions(tuple(each.partition for each in channels)))
+        kept = channels[0].kept
+        found = await self._line.ask(ask.FindPartitions(tuple(each.partition for each in channels), kept))
         for channel, story in zip(channels, found.stories, strict=True):
             if story.state != RemoteState.COMPLETE and (error := self._unreadable(channel, story, 0.0)) is not None:
                 raise error
@@ -311,7 +321,8 @@ class FetchStream:
         connection = await way.connect(logic)
         try:
             files = struct.pack(f"<{len(source.files)}I", *source.files)
-            wanted = ask.OpenReader(0, source.dataset, tuple(source.writers), files, credit)
+            owner, grant = source.located.owner, source.located.grant
+            wanted = ask.OpenReader(0, source.dataset, tuple(source.writers), files, credit, owner, grant)
             reading = await asked(logic, wanted)
             for writer, _, rows, nbytes, checksum in READ_SUM.iter_unpack(reading.sums):
                 self.sums.setdefault(self._writers[writer], []).append(EndOfPartition(rows, nbytes, checksum))

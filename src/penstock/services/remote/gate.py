@@ -127,12 +127,12 @@ class RemoteGate:
         wanted = []
         for number, channel in channels:
             try:
-                files, times = files_of(channel)
+                files, times, kept = files_of(channel)
             except PartitionError as error:
                 self._error = error
                 return
             self._rows[number] = ChannelRows(number, channel, self.descriptor.schema, times)
-            wanted.append(WantedChannel(number, channel.source.partition, files))
+            wanted.append(WantedChannel(number, channel.source.partition, files, kept))
         if wanted:
             if self._fetcher is None:
                 self._fetcher = self._client.call(self._client.fetcher(self._fetched, self._host.waker()), self._host)

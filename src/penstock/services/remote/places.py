@@ -10,15 +10,19 @@ from penstock.errors import PartitionError, ProtocolError
 from penstock.services.partition_errors import about
 from penstock.shuffle import ChannelDescriptor
 
-_LOCATION = re.compile(r"(\d{1,9})/(\d{1,9})")
+_LOCATION = re.compile(r"(\d{1,9})/(\d{1,9})(?:@([0-9a-f]{1,64}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Breadth:
-    """The subpartitions of a partition, and their merged files: as many, or one where all goes to all."""
+    """The subpartitions of a partition, and their merged files: as many, or one where all goes to all.
+
+    `kept` is the identity of the result that it is of, if that is kept by name.
+    """
 
     subpartitions: int
     files: int
+    kept: str = ""
 
     @classmethod
     def from_text(cls, text: str) -> Breadth:
@@ -26,10 +30,10 @@ class Breadth:
         found = _LOCATION.fullmatch(text)
         if found is None:
             raise ProtocolError(f"{text!r:.200} is no place of the remote shuffle service")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(found[1]), int(found[2]), found[3] or "")
 
     def __str__(self) -> str:
-        return f"{self.subpartitions}/{self.files}"
+        return f"{self.subpartitions}/{self.files}{'@' if self.kept else ''}{self.kept}"
 
     def of_range(self, first: int, count: int) -> tuple[range, int]:
         """The files of a range of subpartitions, and how often each row is meant; ValueError for none."""
@@ -43,11 +47,15 @@ class Breadth:
         return range(first, first + count), 1
 
 
-def files_of(channel: ChannelDescriptor) -> tuple[range, int]:
-    """The merged files of a channel, and how often each row is meant; PartitionError for a range that is none."""
+def files_of(channel: ChannelDescriptor) -> tuple[range, int, str]:
+    """The merged files of a channel, how often each row is meant, and the identity of the result if it is kept.
+
+    PartitionError for a range that is none.
+    """
     source = channel.source
     try:
-        return Breadth.from_text(source.location).of_range(channel.subpartition, channel.count)
+        breadth = Breadth.from_text(source.location)
+        return *breadth.of_range(channel.subpartition, channel.count), breadth.kept
     except (ValueError, ProtocolError) as error:
         raise about(
             source.partition, PartitionError(f"partition {source.partition} can't be read: {error}")

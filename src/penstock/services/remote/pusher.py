@@ -21,8 +21,10 @@ from penstock.errors import (
     AuthenticationError,
     ControlError,
     EnvironmentLostError,
+    PartitionError,
     PartitionLostError,
     PenstockError,
+    StaleError,
 )
 from penstock.remote import messages as ask
 from penstock.remote.peers import Way, asked
@@ -34,6 +36,7 @@ from penstock.shuffle import PartitionId
 from penstock.shuffle.sums import Sums
 
 _PAUSE_SECONDS = 0.1
+_KNOWN_SECONDS = 20.0
 _MOVE_SECONDS = 3.0
 """So long a worker that has nothing of this writer is tried, before another one takes its place."""
 
@@ -131,6 +134,7 @@ class Pusher:
         self._workers: dict[str, WorkerPush] = {}
         self._located = ask.Located({}, ())
         self._keepers: list[asyncio.Task[None]] = []
+        self._staying: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._is_over = False
         self.error: PenstockError | None = None
@@ -141,6 +145,7 @@ class Pusher:
     async def begin(self) -> None:
         """Tell the manager, and learn where the files are."""
         self._located = await self._line.ask(self._begun)
+        self._staying = asyncio.ensure_future(self._stay_known())
 
     def add(self, blocks: list[PushedBlock]) -> None:
         """Push these."""
@@ -184,6 +189,8 @@ class Pusher:
     def close(self) -> None:
         """Hang up; idempotent."""
         self._is_over = True
+        if self._staying is not None:
+            self._staying.cancel()
         for worker in self._workers.values():
             worker.close()
 
@@ -228,6 +235,18 @@ class Pusher:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the task waiting
             self.fail(ControlError(f"{self._begun.partition} could not be pushed: {error!r}"))
+
+    async def _stay_known(self) -> None:
+        """Tell the manager that the writer is there, as it gives up silent ones; hear that it was given up."""
+        while True:
+            await asyncio.sleep(_KNOWN_SECONDS)
+            try:
+                await self._line.ask(self._begun)
+            except (StaleError, PartitionError) as error:
+                self.fail(error)
+                return
+            except PenstockError:
+                continue  # it is asked again when it is needed, and then for long enough
 
     async def _connect(self, worker: WorkerPush) -> None:
         """Connect, or have another worker take its place; raises PartitionLostError where that is too late."""

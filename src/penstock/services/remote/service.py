@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import secrets
 import socket
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
+from penstock.services.described_results import packed_result, unpacked_result
 from penstock.services.remote.metrics import METRICS
 from penstock.services.remote.places import Breadth
 from penstock.settings import Settings
@@ -39,6 +42,7 @@ NAME = "remote"
 _CLOSE_SECONDS = 3.0
 _REACH_SECONDS = 3.0
 _AGAIN_SECONDS = 1.0
+_IDENTITY_BYTES = 16
 _LOG = logging.getLogger(__name__)
 
 
@@ -50,6 +54,7 @@ class RemoteShuffleService:
         (PartitionKind.BLOCKING_SORT_MERGE, PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_PERSISTENT),
         outlives_executors=True,
         uses_data_plane=False,
+        keeps_by_name=True,
     )
     """All are kept the same way: merged by consumer."""
     metrics = METRICS
@@ -85,7 +90,7 @@ class RemoteShuffleService:
 
 
 class RemoteMaster:
-    """A `ShuffleMaster`."""
+    """A `ShuffleMaster`, and a `NamedResults`."""
 
     def __init__(self, context: ShuffleMasterContext) -> None:
         from penstock.services.remote.client import RemoteClient
@@ -115,10 +120,6 @@ class RemoteMaster:
     async def arrive(self, names: Sequence[str]) -> str:
         """The manager has answered; readers need no name of this host."""
         return names[0]
-
-    def words(self, partition: PartitionId, host: str) -> ShuffleDescriptor:
-        """The words by which readers find a partition with one subpartition."""
-        return ShuffleDescriptor(partition, NAME, PartitionKind.BLOCKING_PERSISTENT, location=str(Breadth(1, 1)))
 
     async def leave(self) -> None:
         """Hang up; the application goes on while another of its processes is there, or its lease."""
@@ -152,6 +153,25 @@ class RemoteMaster:
 
         await self._call(self._client.ask(DropPartitions((descriptor.partition,))))
 
+    async def keep_result(
+        self, name: str, schema: bytes, partitions: Sequence[ShuffleDescriptor]
+    ) -> list[ShuffleDescriptor]:
+        """Have the manager keep these under a name; the words that find them."""
+        from penstock.remote.messages import KeepResult
+
+        result = secrets.token_hex(_IDENTITY_BYTES)
+        kept = [each if each.empty else _as_kept(each, result) for each in partitions]
+        there = tuple(each.partition for each in kept if not each.empty)
+        await self._call(self._client.ask(KeepResult(name, result, packed_result(schema, kept), there)))
+        return kept
+
+    async def find_result(self, name: str) -> tuple[bytes, list[ShuffleDescriptor]] | None:
+        """The schema and partitions of a result, as the manager knows it."""
+        from penstock.remote.messages import FindResult
+
+        found = await self._call(self._client.ask(FindResult(name)))
+        return unpacked_result(name, found.description) if found.result else None
+
     async def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wrap_future(self._client.begin(coroutine))
 
@@ -174,6 +194,10 @@ class RemoteMaster:
             for job, partitions in by_job.items():
                 if (context := self._jobs.get(job)) is not None:
                     context.report_lost_partitions(partitions, losses.cause)
+
+
+def _as_kept(descriptor: ShuffleDescriptor, result: str) -> ShuffleDescriptor:
+    return replace(descriptor, location=str(replace(Breadth.from_text(descriptor.location), kept=result)))
 
 
 def _told(done: concurrent.futures.Future[Any]) -> None:

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager's results under names: whose they are, who may read them, and when they go. Pure.
+
+Rules:
+
+- A name is a user's. Its result has an identity that who keeps it has drawn; the last one that was kept whole has the
+  name, and the one before goes with the same record. A request that comes again changes nothing.
+- The rows stay under the application that wrote them, and are no longer that one's to release: they go with the name,
+  after `lease` seconds in which nobody has looked for them.
+- A partition that is kept is not given up with its workers: who reads it while one of them is away hears that it is
+  lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from penstock.errors import PartitionLostError, SettingError
+from penstock.remote import messages as ask
+from penstock.remote.manager_state import DatasetKey, KeptResult, ManagerState, PartitionKey, Record
+from penstock.remote.partition_states import RemoteEvent, RemoteState
+
+_MOST_LETTERS = 200
+_MOST_IN_IDENTITY = 64
+
+
+class KeptNames:
+    """The names of all users; `let_go` hears the datasets of which partitions are kept no more."""
+
+    def __init__(
+        self,
+        state: ManagerState,
+        note: Callable[[Record], None],
+        let_go: Callable[[str, set[DatasetKey]], None],
+        lease: float,
+        now: float,
+    ) -> None:
+        self._state = state
+        self._note = note
+        self._let_go = let_go
+        self._lease = lease
+        self._seen = dict.fromkeys(state.kept, now)
+
+    def keep(self, application: str, asked: ask.KeepResult, now: float) -> None:
+        """Keep partitions; PartitionLostError where one of them is not there, or is under a name already."""
+        if not 0 < len(asked.name) <= _MOST_LETTERS or not 0 < len(asked.result) <= _MOST_IN_IDENTITY:
+            raise SettingError(f"a result's name has 1 to {_MOST_LETTERS} letters, not {len(asked.name)}")
+        name = user_of(application), asked.name
+        former = self._state.kept.get(name)
+        self._seen[name] = now
+        if former is not None and former.result == asked.result:
+            return
+        keys: list[PartitionKey] = []
+        for partition in asked.partitions:
+            key = (application, str(partition.dataset), partition.index, partition.attempt)
+            known = self._state.partitions.get(key)
+            if known is None or known.state is not RemoteState.COMPLETE or self.holds(key):
+                raise PartitionLostError(
+                    f"the result {asked.name} can't be kept: its partition {partition} is not there any more, or is"
+                    " under another name"
+                )
+            keys.append(key)
+        self._note(("kept", *name, asked.result, application, [key[1:] for key in keys], asked.description))
+        if former is not None:
+            self._release(former)
+
+    def find(self, application: str, name: str, now: float) -> ask.FoundResult:
+        """The result that the user of this application has under a name; an empty one where there is none."""
+        found = self._state.kept.get((user_of(application), name))
+        if found is None:
+            return ask.FoundResult()
+        self._seen[user_of(application), name] = now
+        return ask.FoundResult(found.result, found.description)
+
+    def owner(self, application: str, result: str, now: float) -> str:
+        """The application that wrote a result, for one of the same user; nothing where the result is not there."""
+        name = self._state.kept_as.get(result)
+        if name is None or name[0] != user_of(application):
+            return ""
+        self._seen[name] = now
+        return self._state.kept[name].application
+
+    def holds(self, key: PartitionKey) -> bool:
+        """Tell whether a partition is under a name."""
+        return key in self._state.kept_partitions
+
+    def holds_any(self, keys: Iterable[PartitionKey]) -> bool:
+        """Tell whether one of these is."""
+        return any(map(self.holds, keys))
+
+    def pass_time(self, now: float) -> None:
+        """Let results go that nobody has looked for."""
+        for name, seen in list(self._seen.items()):
+            if now - seen > self._lease:
+                del self._seen[name]
+                if (found := self._state.kept.get(name)) is not None:
+                    self._note(("unkept", *name))
+                    self._release(found)
+
+    def _release(self, former: KeptResult) -> None:
+        for key in former.keys:
+            known = self._state.partitions.get(key)
+            if known is not None and known.state is not RemoteState.RELEASED:
+                self._note(("ended", *key, RemoteEvent.RELEASE.value, ""))
+        self._let_go(former.application, {key[:2] for key in former.keys})
+
+
+def user_of(application: str) -> str:
+    """The user of an application."""
+    return application.partition("/")[0]
