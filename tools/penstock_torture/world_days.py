@@ -239,7 +239,7 @@ class WorldRun:
             raise Wrong(faults[0].partition(":")[0], "; ".join(faults))
         left = [path.name for path in self._place.out.rglob(f".part-{self._place.uid}-*")]
         if left and not (self._has_ended and self._had_two):
-            # A driver that was taken over may write after the other one has looked for leftovers, and none came later.
+            # A driver that was taken over may write after the other has looked for leftovers, and none came later.
             raise Wrong("left", f"{len(left)} hidden files: {left[:3]}")
 
     def _is_below(self, folders: list[Path]) -> bool:
