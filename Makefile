@@ -78,9 +78,9 @@ format: $(STAMP)  ## put the code into the one format
 bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
 	@$(with_java) $(BIN)/python -m penstock_bench $(BENCH)
 
-torture: $(CLASSES)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, programs beside PySpark (PROGRAMS= RESULTS=), queries in a world that fails (WORLD= WORLD_SPARK= WORLD_CONNECTORS= WORLD_RESULTS=), queries (QUERY_RUNS= GRID_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20
+torture: $(CLASSES)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, programs beside PySpark (PROGRAMS= RESULTS=), queries in a world that fails (WORLD= WORLD_SPARK= WORLD_CONNECTORS= WORLD_RESULTS=), queries (QUERY_RUNS= GRID_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20, with BROWSERS=1
 	@$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),$(if $(QUERY_MINUTES),--query \
-	$(QUERY_MINUTES),--duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid))
+	$(QUERY_MINUTES) $(if $(BROWSERS),--browsers),--duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid))
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) --programs $(PROGRAMS) $(if \
 	$(RESULTS),--results $(RESULTS)))
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) --world $(WORLD) --world-spark \

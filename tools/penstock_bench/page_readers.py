@@ -9,13 +9,14 @@ own work beside it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from penstock.errors import SettingError
@@ -28,8 +29,11 @@ _TAKE_BYTES = 1 << 16
 class Visitors(Protocol):
     """Some who come to a page and leave it."""
 
-    def come(self, url: str) -> None:
-        """Open the page, and keep it open."""
+    def come(self, url: str, views: Sequence[str] = ()) -> None:
+        """Open the page, and keep it open; who sees its views sees one of these, the first where there are none."""
+
+    def seen(self) -> list[int]:
+        """Count, for each, the pictures of the page or the pieces of its stream since it came."""
 
     def leave(self) -> None:
         """Open it no more; idempotent."""
@@ -42,18 +46,24 @@ class StreamReaders:
         self._count = count
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._seen: list[int] = []
 
-    def come(self, url: str) -> None:
+    def come(self, url: str, views: Sequence[str] = ()) -> None:
         """Read until told otherwise."""
         place = urlsplit(url)
         asked = parse_qs(place.query)
         token, every = asked["token"][0], asked["every"][0]
+        self._seen = [0] * self._count
         asks = f"GET /events?every={every} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n"
-        for _ in range(self._count):
+        for number in range(self._count):
             self._sockets.append(socket.create_connection((place.hostname, place.port), _WAIT_SECONDS))
             self._sockets[-1].sendall(asks.encode())
-            self._threads.append(threading.Thread(target=_drop, args=(self._sockets[-1],), daemon=True))
+            self._threads.append(threading.Thread(target=self._drop, args=(number,), daemon=True))
             self._threads[-1].start()
+
+    def seen(self) -> list[int]:
+        """The pieces that each has read."""
+        return list(self._seen)
 
     def leave(self) -> None:
         """Hang up."""
@@ -65,6 +75,11 @@ class StreamReaders:
         for each in self._sockets:
             each.close()
         self._sockets, self._threads = [], []
+
+    def _drop(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            while self._sockets[number].recv(_TAKE_BYTES):
+                self._seen[number] += 1
 
 
 class Browsers:
@@ -80,12 +95,17 @@ class Browsers:
         browsers = [self._player.chromium.launch(executable_path=path, args=list(ARGUMENTS)) for _ in range(count)]
         self._pages = [browser.new_page() for browser in browsers]
 
-    def come(self, url: str) -> None:
+    def come(self, url: str, views: Sequence[str] = ()) -> None:
         """Open it in each, and wait until it is drawn."""
-        for page in self._pages:
-            page.goto(url)
+        for page, view in zip(self._pages, itertools.cycle(views or ("",))):
+            page.goto(f"{url}#{view}")
         for page in self._pages:
             page.locator("#graph svg").wait_for(timeout=1000 * _WAIT_SECONDS)
+
+    def seen(self) -> list[int]:
+        """The pictures that each has drawn; 0 of one that has lost its driver."""
+        live = "document.getElementById('line').className === 'live' ? Number(document.body.dataset.drawn) : 0"
+        return [int(page.evaluate(live)) for page in self._pages]
 
     def leave(self) -> None:
         """Show nothing."""
@@ -103,21 +123,27 @@ class VisitorProcess:
         self.pid = pid
         self._ours = ours
 
-    def come(self, url: str) -> None:
+    def come(self, url: str, *views: str) -> None:
         """As visitors do."""
-        self._say("come", url)
+        self._say("come", url, *views)
+
+    def seen(self) -> list[int]:
+        """As visitors do."""
+        found: list[int] = self._say("seen")
+        return found
 
     def leave(self) -> None:
         """As visitors do."""
         self._say("leave")
 
-    def _say(self, *words: str) -> None:
+    def _say(self, *words: str) -> Any:
         self._ours.send(words)
         if not self._ours.poll(2 * _WAIT_SECONDS):
             raise SettingError(f"the process of the page's visitors did not answer {words[0]}")
-        failure = self._ours.recv()
-        if failure is not None:
+        answer, failure = self._ours.recv()
+        if failure:
             raise SettingError(f"the page could not be visited: {failure}")
+        return answer
 
 
 @contextlib.contextmanager
@@ -147,17 +173,19 @@ def _serve(asked: Connection, kind: str, count: int) -> None:
         try:
             if found is None:
                 found = KINDS[kind](count)
-            if words[0] == "come":
-                found.come(words[1])
-            else:
-                found.leave()
+            answer = _done(found, words)
         except Exception as error:  # noqa: BLE001 - told to whoever asked
-            asked.send(repr(error))
+            asked.send((None, repr(error)))
         else:
-            asked.send(None)
+            asked.send((answer, ""))
 
 
-def _drop(reader: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while reader.recv(_TAKE_BYTES):
-            pass
+def _done(visiting: Visitors, words: Sequence[str]) -> list[int] | None:
+    match words[0]:
+        case "come":
+            visiting.come(words[1], words[2:])
+        case "seen":
+            return visiting.seen()
+        case _:
+            visiting.leave()
+    return None

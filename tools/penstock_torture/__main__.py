@@ -33,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--query", type=natural, default=0, metavar="M", help="instead, one streaming query left alone for M minutes"
     )
+    browsers = "with --query: its web page is open in three browsers, not for three readers of what it tells"
+    parser.add_argument("--browsers", action="store_true", help=browsers)
     programs = "instead, so many random programs beside PySpark, from seed S on"
     parser.add_argument("--programs", type=natural, default=0, metavar="N", help=programs)
     world = "instead, so many queries in a world that fails, from seed S on"
@@ -54,7 +56,7 @@ def _torture(options: argparse.Namespace) -> int:
     given = (options.seed, options.duration, options.tpch_runs, options.grid)
     compared = (options.programs, options.results, options.setting)
     worlds = (options.world, options.world_spark, options.world_connectors)
-    return torture(TortureOptions(*given, options.session, options.query, *compared, *worlds))
+    return torture(TortureOptions(*given, options.session, options.query, options.browsers, *compared, *worlds))
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ class TortureOptions:
     """Random cases for `duration` seconds, then so many TPC-H runs, then the kill grid if it is asked for.
 
     Or, where `session` is more than 0, one session held for so many minutes instead of all that; or, where `query`
-    is, one streaming query left alone for so many; or, where `programs` is, so many random programs beside PySpark;
-    or, where `world` is, so many queries in a world that fails, and beside these `world_spark` on Spark
-    and `world_connectors` with tables and the like.
+    is, one streaming query left alone for so many, with `browsers` on its page or without; or, where `programs` is,
+    so many random programs beside PySpark; or, where `world` is, so many queries in a world that fails, and
+    beside these `world_spark` on Spark and `world_connectors` with tables and the like.
     """
 
     seed: int
@@ -45,6 +45,7 @@ class TortureOptions:
     grid: bool = False
     session: int = 0
     query: int = 0
+    browsers: bool = False
     programs: int = 0
     results: str = ""
     setting: str = ""
@@ -108,7 +109,8 @@ def _hold(options: TortureOptions) -> int:
     if options.session:
         master, held = MASTER, LongSession(options.seed, options.session * 60.0, say)
     else:
-        master, held = long_query.MASTER, long_query.LongQuery(options.seed, options.query * 60.0, say)
+        visited_by = "browsers" if options.browsers else "streams"
+        master, held = long_query.MASTER, long_query.LongQuery(options.seed, options.query * 60.0, say, visited_by)
     conf = {"spark.master": master, "spark.log.level": "OFF"}
     keep_little()
     with own_temporary_folder():

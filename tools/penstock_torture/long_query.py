@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A streaming query that is left alone: at full rate, with a checkpoint a second, and a kill of a task a minute.
 
-Three readers have its web page open all the time. Every five seconds what it holds is looked at: memory of driver,
-environment and tasks, open files, threads, the files at its checkpoint location, and what the page keeps. None of it
-may grow, and checkpoints must go on to its end.
+Three visitors have its web page open all the time: readers that drop what it tells, or browsers with a view of it
+each. Every five seconds what it holds is looked at: memory of driver, environment and tasks, open files, threads, the
+files at its checkpoint location, and what the page keeps. None of it may grow, and checkpoints must go on to its end.
+Told as well, and free to grow, is the memory of the driver's JVM and of the visitors.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import tempfile
@@ -21,7 +23,7 @@ import penstock
 from penstock.web.record import CHECKPOINTS, ERRORS, PARTS
 from penstock.web.series import POINTS
 from penstock.web.timeline import SPANS
-from penstock_bench.environment import own_bytes
+from penstock_bench.environment import descendants, own_bytes, parents
 from penstock_bench.page_readers import visitors
 from penstock_bench.workers import worker_pids
 from penstock_torture.harm import kill_a_worker
@@ -29,7 +31,9 @@ from penstock_torture.session_figures import Figures, describe, growth, look
 
 MASTER = "local[6,1000]"
 _KEYS = 100_000
-_READERS = 3
+_VISITORS = 3
+_VIEWS = ("stages", "charts", "processes")
+"""Of browsers, one each: the one that opens first, the one that draws most, and the one that asks most."""
 _PAGE_MOST = {
     "page_jobs": 1,
     "page_points": POINTS,
@@ -55,24 +59,31 @@ class LongQuery:
     seed: int
     seconds: float
     say: Say
+    visited_by: str = "streams"
     figures: list[Figures] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
     _page: Any = None
+    _visitor: int = 0
 
     def run(self, spark: Any) -> list[str]:
         """Run it and return the faults; prints the figures of each look."""
         with (
             tempfile.TemporaryDirectory(prefix="penstock-checkpoints-") as location,
-            visitors("streams", _READERS) as readers,
+            visitors(self.visited_by, _VISITORS) as visiting,
         ):
-            self._page = penstock.webPage(spark)
-            readers.come(f"{self._page.url}&every=1")
+            self._page, self._visitor = penstock.webPage(spark), visiting.pid
             query = _started(spark, location)
             try:
+                visiting.come(f"{self._page.url}&every=1", *_VIEWS)
+                before = visiting.seen()
                 kills = self._watch(query, spark.sparkContext.applicationId, Path(location))
+                after = visiting.seen()
             finally:
                 query.stop(_STOP_SECONDS)
             failures = [] if query.exception() is None else [f"the query ended: {query.exception()}"]
+            self.say(f"the {self.visited_by} have seen {', '.join(map(str, after))} times what the page tells")
+            if any(new <= old for old, new in zip(before, after, strict=True)):
+                failures.append("a visitor sees the page no more")
             left = sorted(path.name for path in Path(location).glob("chk-*"))
             if len(left) > 2:
                 failures.append(f"checkpoints are left: {', '.join(left)}")
@@ -110,7 +121,8 @@ class LongQuery:
         tasks = max((own_bytes(pid) for pid in worker_pids()), default=0)
         files = sum(len(names) for _, _, names in os.walk(location))
         kept = {f"page_{name}": size for name, size in self._page.statistics().items()}
-        self.figures.append(look(application) | {"task_bytes": tasks, "checkpoint_files": files} | kept)
+        seen = {"task_bytes": tasks, "checkpoint_files": files} | _beside(self._visitor)
+        self.figures.append(look(application) | seen | kept)
         report = query.lastProgress
         if report is None:
             return
@@ -120,6 +132,20 @@ class LongQuery:
             f" {report['processedRowsPerSecond'] / 1e6:.2f} M rows/s, {self.checkpoints[-1]} checkpoints,"
             f" {report['restarts']} restarts"
         )
+
+
+def _beside(visitor: int) -> dict[str, int]:
+    """The memory of the driver's JVM, and of the page's visitors."""
+    above = parents()
+    visiting = descendants(visitor, above)
+    jvms = (pid for pid in descendants(os.getpid(), above) - visiting if _is_java(pid))
+    return {"jvm_bytes": sum(map(own_bytes, jvms)), "visitor_bytes": sum(map(own_bytes, visiting))}
+
+
+def _is_java(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == "java\n"
+    return False
 
 
 def _started(spark: Any, location: str) -> Any:
