@@ -15,6 +15,7 @@ from source import Module, modules
 
 IN_OTHER_PROCESSES = {
     "tests/processes/test_named_bottlenecks.py": 3,  # a sink, a disk and a function that are slow
+    "tests/processes/test_named_bounds.py": 1,  # a function that is slow
     "tests/spark/test_most_in_flight.py": 1,  # an operator that is slower than its source
     "tests/spark/test_result_scan.py": 1,  # a stage that goes on until its job is cancelled
     "tests/spark/test_write_parquet.py": 1,  # the same

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A blind test on batch jobs: something is slow in one of three stages, and all that people see must say where.
+
+Blocking and hybrid exchanges press nobody, so the stage is the one whose work bounds the job's time. The trace, the
+web page, the page of the job's log, a terminal's last line and the block below a notebook's cell name it, and the
+cause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from effort import some_of
+from penstock.api.stream import Stream
+from penstock.graph import JobGraph
+from penstock.job.core.result import JobEnding, JobResult
+from penstock.job.shell.history import plan_of
+from penstock.observe.frames import last_html, last_lines
+from penstock.observe.samples import busy_seconds
+from penstock.spark.job_frames import JobFrames
+from penstock.testing import wait_until
+from penstock.testing.sources import fromBatches
+from penstock.web.logs import JobLogFiles
+from penstock.web.store import JobStore
+from penstock_torture.process_launcher import Nursery
+from process_cluster import PRELOADED, SLOTS, ProcessCluster
+
+pytestmark = pytest.mark.processes
+
+SCHEMA = pa.schema([("value", pa.int64()), ("key", pa.string())])
+ROWS, BATCHES = 16_000, 8
+PAUSES = (40e-6, 200e-6, 1e-3)
+"""Seconds for each row of what is slow, the first that is much more than what a loaded machine makes slow besides."""
+WIDTH = 80
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The function of a stage; it may sleep for each row, perhaps for odd ones alone."""
+
+    pause: float
+    odd_only: bool
+
+    def __call__(self, batches: Batches) -> Batches:
+        """As a function for `mapInArrow`."""
+        for batch in batches:
+            if batch.num_rows and (not self.odd_only or batch["value"][0].as_py() % 2):
+                time.sleep(self.pause * batch.num_rows)
+            yield batch
+
+
+@dataclass(frozen=True)
+class Case:
+    """The stage that is slow, and the words for its cause."""
+
+    title: str
+    stage: int
+    words: str = "most of it in mapInArrow"
+    odd_only: bool = False
+    hot: bool = False
+
+    def stream(self, pause: float) -> Stream:
+        """Stages 0 to 2: the source's own, one by odd and even, one by key."""
+        stages = [Stage(pause if number == self.stage else 0.0, self.odd_only) for number in range(3)]
+        first = fromBatches(rows(self.hot), 2).mapInArrow(stages[0], SCHEMA)
+        second = first.partitionCustom(odd_and_even, 2, mode="blocking").mapInArrow(stages[1], SCHEMA)
+        return second.keyBy("key", numPartitions=2, mode="hybrid").mapInArrow(stages[2], SCHEMA)
+
+
+CASES = [
+    Case("stage 1", 1),
+    Case("a hot key", 2, "has more rows than the others", hot=True),
+    Case("the source's own stage", 0),
+    Case("one slow subtask", 1, "slower than the others with as many rows", odd_only=True),
+    Case("stage 2", 2),
+]
+
+
+def rows(hot: bool) -> pa.Table:
+    """All rows; of a hot key all but an eighth have one key."""
+    values = pa.Array.from_buffers(pa.int64(), ROWS, [None, pa.py_buffer(np.arange(ROWS))])
+    keys = pc.cast(pc.bit_wise_and(values, 7 if hot else 255), pa.string())
+    if hot:
+        keys = pc.if_else(pc.equal(keys, "1"), keys, "alice")
+    batches = pa.table([values, keys], schema=SCHEMA).to_batches(max_chunksize=ROWS // BATCHES)
+    return pa.Table.from_batches(batches)
+
+
+def odd_and_even(batch: pa.RecordBatch) -> Any:
+    """Odd rows to one task, even ones to the other; `to_numpy` would import pandas in each task."""
+    column = batch["value"]
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)] & 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the jobs' logs."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[ProcessCluster]:
+    """One executor for all jobs of this file."""
+    conf = {"spark.penstock.observe.eventLog": str(folder)}
+    with (
+        Nursery(PRELOADED) as nursery,
+        contextlib.closing(ProcessCluster(nursery, executors=1, conf=conf)) as made,
+    ):
+        for executor in made.launcher.executors:
+            made.environment_pid(executor)
+        yield made
+
+
+@pytest.mark.parametrize("case", some_of(CASES, 3), ids=lambda case: case.title)
+def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, folder: Path, case: Case) -> None:
+    """The stage and the cause, in words."""
+    page = JobStore()
+    cluster.master.tell_jobs(page, page.look)
+    graph, result = ran(cluster, case)
+    cluster.master.tell_no_more(page)
+    for text in shown(result, JobFrames(graph), page, folder):
+        name, sign, _ = " ".join(text.split()).partition(case.words)
+        assert sign, (case.words, text)
+        assert graph.vertices[case.stage].name[:30] in name.rpartition("by")[2], text
+
+
+def ran(cluster: ProcessCluster, case: Case) -> tuple[JobGraph, JobResult]:
+    """The case's job, in which nothing but the slow function took long."""
+    for pause in PAUSES:
+        graph = case.stream(pause).plan(cluster.settings, SLOTS).graph
+        assert [edge["mode"] for edge in plan_of(graph)["edges"]] == ["blocking_sort_merge", "hybrid_full"]
+        result = cluster.submit_graph(graph, SLOTS, cluster.settings).wait(60).result
+        if 3 * besides(result, case.stage) < pause * ROWS / 2:
+            break
+    return graph, result
+
+
+def besides(result: JobResult, slow: int) -> float:
+    """The longest time that a task worked on anything but the slow function."""
+    works = []
+    for stage, subtasks in result.subtasks.items():
+        for figures in subtasks:
+            slept = figures.get("operator.mapInArrow(Stage)", 0.0) if stage == slow else 0.0
+            works.append(busy_seconds(figures) - slept)
+    return max(works)
+
+
+def shown(result: JobResult, frames: JobFrames, page: JobStore, folder: Path) -> Iterator[str]:
+    """The trace, the last lines, the last block, and the page, of the job that has just ended and of its log."""
+    yield f"bounded by {result.trace_of('bottleneck')[0][2]}"
+    last = frames.ended(JobEnding(result))
+    lines = last_lines(last, WIDTH)
+    assert max(map(len, lines)) <= WIDTH
+    yield " ".join(lines)
+    yield html.unescape(last_html(last))
+    for told in (lambda: page, lambda: JobLogFiles.at(next(folder.glob(f"*-{result.job}.jsonl")))):
+        wait_until(lambda told=told: (told().document(result.job) or {}).get("isOver"), "its end is told")
+        found = told().document(result.job)
+        assert found is not None
+        yield found["headline"]["text"]
