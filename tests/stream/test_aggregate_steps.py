@@ -18,6 +18,7 @@ from penstock.checkpoint.storage import pieces_of
 from penstock.errors import ArithmeticOverflowError
 from penstock.operators.aggregate_states import Aggregation
 from penstock.record import spark_partition_ids
+from penstock.stream import keyed_state
 from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.chain import Chunk, StepContext
 
@@ -38,6 +39,8 @@ NUMBERS = [
     Aggregation("late", "i", "max"),
 ]
 ROWS = [*NUMBERS, Aggregation("text", "s", "max"), Aggregation("many", "k", "count_distinct")]
+DISTINCT = [Aggregation(f"many {column}", column, "count_distinct") for column in SCHEMA.names]
+ITEMS = [NUMBERS, ROWS, DISTINCT]
 FEW = st.one_of(st.none(), st.integers(0, 3))
 FLOATS = st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.5, -2.0, math.nan, math.inf]))
 ROW = st.tuples(FEW, st.one_of(st.none(), st.sampled_from("abc")), FEW, FEW, FLOATS)
@@ -71,7 +74,7 @@ def newest(results: list[pa.RecordBatch], keys: int) -> dict[tuple[Any, ...], tu
 
 
 @settings(max_examples=examples(60))
-@given(BATCHES, st.sampled_from(KEYS), st.sampled_from([NUMBERS, ROWS]), st.data())
+@given(BATCHES, st.sampled_from(KEYS), st.sampled_from(ITEMS), st.data())
 def test_the_newest_results_are_those_of_a_batch_job(
     rows: list[list[tuple[Any, ...]]], keys: tuple[str, ...], items: list[Aggregation], data: st.DataObject
 ) -> None:
@@ -93,7 +96,7 @@ def test_the_newest_results_are_those_of_a_batch_job(
 
 
 @settings(max_examples=20)
-@given(BATCHES, st.sampled_from([NUMBERS, ROWS]))
+@given(BATCHES, st.sampled_from(ITEMS))
 def test_a_snapshot_is_what_was_when_it_was_taken(
     rows: list[list[tuple[Any, ...]]], items: list[Aggregation]
 ) -> None:
@@ -112,7 +115,7 @@ def test_a_snapshot_is_what_was_when_it_was_taken(
 
 
 @pytest.mark.parametrize("keys", [("k",), ("k", "s"), ()])
-@pytest.mark.parametrize("items", [NUMBERS, ROWS])
+@pytest.mark.parametrize("items", ITEMS)
 def test_another_parallelism_takes_its_keys_out_of_all_states(
     keys: tuple[str, ...], items: list[Aggregation]
 ) -> None:
@@ -142,6 +145,25 @@ def test_another_parallelism_takes_its_keys_out_of_all_states(
             results += step.process(share(3, subtask))
     whole = list(operator.apply(iter([batch(rows), batch(rows)])))
     assert newest(results, len(keys)) == newest(whole, len(keys))
+
+
+def test_distinct_values_lie_in_chunks_of_as_many_rows_as_keys_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key with many values makes no chunk larger, and all of them are there after a restore."""
+    monkeypatch.setattr(keyed_state, "CHUNK_ROWS", 32)
+    operator = KeyedAggregate(SCHEMA, ("s",), (Aggregation("many", "k", "count_distinct"),))
+    step = operator.step()
+    step.open(context(), [])
+    rows = [(n, "a", 1, 1, 1.0) for n in range(100)]
+    step.process(batch(rows))
+    state = stored(step.snapshot(1))
+    sizes = [
+        pa.ipc.open_stream(data).read_all().num_rows for name, data in state.items() if "distinct.0/rows" in name
+    ]
+    assert sizes == [32, 32, 32, 4]
+    again = operator.step()
+    again.open(context(), [state])
+    (result,) = again.process(batch([*rows, (None, "a", 1, 1, 1.0), (100, "a", 1, 1, 1.0)]))
+    assert result.to_pylist() == [{"s": "a", "many": 101}]
 
 
 def refused(change: Callable[[dict[str, bytes]], StepContext]) -> str:

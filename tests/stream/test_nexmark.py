@@ -19,9 +19,6 @@ EVENTS = 60_000 if THOROUGH else 30_000
 SEED = 1
 QUERIES = nexmark.example("queries")
 ANSWERS = nexmark.example("answers").ANSWERS
-FEW = 10_000 if THOROUGH else 5_000
-DISTINCT = (15, 16)
-"""Queries whose states are sets of values, which are merged anew with each step: fewer events are enough."""
 KILLED = (3, 5, 7, 9, 11, 17, 19)
 
 
@@ -31,9 +28,9 @@ def tables() -> dict[str, pa.Table]:
     return nexmark.tables(SEED, EVENTS)
 
 
-def run(number: int, folder: Path, kills: int, events: int = EVENTS) -> pa.Table:
+def run(number: int, folder: Path, kills: int) -> pa.Table:
     """The rows that a query publishes."""
-    stream = QUERIES.QUERIES[number](**nexmark.streams(SEED, blocks_of(events)))
+    stream = QUERIES.QUERIES[number](**nexmark.streams(SEED, blocks_of(EVENTS)))
     run_through(graph_of(stream, folder), folder, random.Random(number), unaligned=bool(number % 2), kills=kills)
     return published(folder)
 
@@ -43,9 +40,7 @@ def run(number: int, folder: Path, kills: int, events: int = EVENTS) -> pa.Table
 )
 def test_the_answer_is_duckdbs(tmp_path: Path, tables: dict[str, pa.Table], number: int, kills: int) -> None:
     """Row for row; of rows that change the newest."""
-    if number in DISTINCT:
-        tables = nexmark.tables(SEED, FEW)
-    found = run(number, tmp_path, kills, FEW if number in DISTINCT else EVENTS)
+    found = run(number, tmp_path, kills)
     assert nexmark.difference(found, nexmark.answer(ANSWERS[number], tables), QUERIES.KEYS.get(number, [])) == ""
 
 

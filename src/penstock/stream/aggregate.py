@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`agg` on a keyed unbounded stream: kept incrementally, each step gives the new results of the keys it touched.
 
-Two ways to keep the states, chosen from the functions:
+Three ways to keep the states, chosen from the functions:
+- exact distinct counts: pairs of keys and values (`distinct_counts`), beside all others of the aggregation;
 - counts, sums and means of integers and floats, extremes of numbers and times: arrays of numbers (`accumulators`);
-- everything else that `agg` knows: rows of states, merged as in a batch job (`state_rows`).
+- everything else that `agg` knows: rows of states, merged as in a batch job (`state_rows`). Each step makes anew
+  what holds all values of a key, so there the cost of a row grows with the values of its key.
 
 A state belongs to the task that its key's rows come to. If a vertex's parallelism has changed, each task takes the
 keys of its key groups out of all states, so the exchange in front must go by key groups then.
@@ -25,6 +27,7 @@ from penstock.operators.keys import plain
 from penstock.record.layout import fixed_values
 from penstock.stream.accumulators import Accumulator, accumulator
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+from penstock.stream.distinct_counts import DistinctCounts, counts_distinct
 from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
 from penstock.stream.slot_array import FrozenSlots
@@ -72,9 +75,17 @@ class AggregateStep(PlainStep):
 
     def __init__(self, operator: KeyedAggregate) -> None:
         self._operator = operator
-        self._plan = AggregationPlan(operator.schema, operator.keys, operator.aggregations, ansi=operator.ansi)
+        items = operator.aggregations
+        self._schema = operator.result_schema
+        self._others = tuple(item for item in items if not counts_distinct(item))
+        self._plan = AggregationPlan(operator.schema, operator.keys, self._others, ansi=operator.ansi)
         self._index = self._new_index()
         self._states: NumberStates | RowStates = self._new_states()
+        self._distinct = {
+            place: DistinctCounts(place, item, operator.schema, self._index)
+            for place, item in enumerate(items)
+            if counts_distinct(item)
+        }
         self._last: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         self._context = StepContext(0, 1, 1, "")
 
@@ -89,24 +100,39 @@ class AggregateStep(PlainStep):
         for batch in restored_rows(self._what, restored, context):
             slots = self._index.add(key_columns(batch) or [batch.column(0)])
             self._states.restore(batch, slots, len(self._index))
+        for distinct in self._distinct.values():
+            distinct.restore(restored, context)
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
         """Raise CheckpointError where the states of a checkpoint are of another aggregation."""
         if ABOUT in names:
             refuse_other(self._what, read(ABOUT), self.name)
+        for distinct in self._distinct.values():
+            distinct.check(names, read, self.name)
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The new results of the keys in the batch."""
         slots = self._slots(batch)
         touched = self._touched(slots)
         self._states.add(batch, slots, len(self._index))
-        columns = [*self._index.keys(touched), *self._states.results(touched)]
-        return (pa.RecordBatch.from_arrays(columns, schema=self._plan.result_schema),)
+        others = iter(self._states.results(touched))
+        columns = self._index.keys(touched)
+        for place, item in enumerate(self._operator.aggregations):
+            distinct = self._distinct.get(place)
+            if distinct is None:
+                columns.append(next(others))
+            else:
+                distinct.add(plain(batch.column(item.column)), slots, len(self._index))
+                columns.append(distinct.result(touched))
+        return (pa.RecordBatch.from_arrays(columns, schema=self._schema),)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Keys and states as they are now."""
         count = len(self._index)
-        return frozen_chunks(self._what, self._index, self._states.frozen(count), self._context)
+        chunks = frozen_chunks(self._what, self._index, self._states.frozen(count), self._context)
+        for distinct in self._distinct.values():
+            chunks += distinct.snapshot(self._context)
+        return chunks
 
     @property
     def _what(self) -> str:
@@ -131,16 +157,16 @@ class AggregateStep(PlainStep):
 
     def _new_states(self) -> NumberStates | RowStates:
         operator = self._operator
-        found = [accumulator(item, operator.schema, ansi=operator.ansi) for item in operator.aggregations]
+        found = [accumulator(item, operator.schema, ansi=operator.ansi) for item in self._others]
         kept = [item for item in found if item is not None]
-        return NumberStates(operator, kept) if len(kept) == len(found) else RowStates(self._plan, self._index)
+        return NumberStates(self._others, kept) if len(kept) == len(found) else RowStates(self._plan, self._index)
 
 
 class NumberStates:
     """States that are numbers."""
 
-    def __init__(self, operator: KeyedAggregate, accumulators: Sequence[Accumulator]) -> None:
-        self._columns = [item.column for item in operator.aggregations]
+    def __init__(self, aggregations: Sequence[Aggregation], accumulators: Sequence[Accumulator]) -> None:
+        self._columns = [item.column for item in aggregations]
         self._accumulators = tuple(accumulators)
 
     def add(self, batch: pa.RecordBatch, slots: Slots, count: int) -> None:

@@ -63,10 +63,13 @@ class KeyedTable:
         return [column.slice(start, end - start) for column in self._table.columns[self._keys :]]
 
 
-def frozen_chunks(what: str, index: FrozenKeys, states: FrozenStates, context: StepContext) -> list[Chunk]:
+def frozen_chunks(
+    what: str, index: FrozenKeys, states: FrozenStates, context: StepContext, keys_in_states: int = 0
+) -> list[Chunk]:
     """The chunks of all keys and their states; bytes are made when the chunks are stored.
 
-    `what` says what the states are: rows of other states are not read back.
+    `what` says what the states are: rows of other states are not read back. Key columns that are made when the chunks
+    are stored are the first `keys_in_states` columns of `states`.
     """
     about: bytes = msgpack.packb(
         {
@@ -81,7 +84,12 @@ def frozen_chunks(what: str, index: FrozenKeys, states: FrozenStates, context: S
     count = len(index)
     for start in range(0, count, CHUNK_ROWS):
         end = min(count, start + CHUNK_ROWS)
-        chunks.append((f"{_ROWS}{start // CHUNK_ROWS}", _Rows(index.frozen_keys(start, end), states, start, end)))
+        chunks.append(
+            (
+                f"{_ROWS}{start // CHUNK_ROWS}",
+                _Rows(index.frozen_keys(start, end), states, (start, end), keys_in_states),
+            )
+        )
     return chunks
 
 
@@ -89,16 +97,18 @@ class _Rows:
     """Makes the bytes of one chunk."""
 
     def __init__(
-        self, keys: Sequence[pa.Array | pa.ChunkedArray], states: FrozenStates, start: int, end: int
+        self, keys: Sequence[pa.Array | pa.ChunkedArray], states: FrozenStates, slots: tuple[int, int], more: int
     ) -> None:
         self._keys = keys
         self._states = states
-        self._range = (start, end)
+        self._range = slots
+        self._key_columns = len(keys) + more
 
     def __call__(self) -> list[Buffer]:
-        states = self._states.columns(*self._range)
-        names = [f"key.{number}" for number in range(len(self._keys))] + [f"#{n}" for n in range(len(states))]
-        return stream_pieces(pa.Table.from_arrays([*self._keys, *states], names=names))
+        columns = [*self._keys, *self._states.columns(*self._range)]
+        keys = self._key_columns
+        names = [f"key.{at}" if at < keys else f"#{at - keys}" for at in range(len(columns))]
+        return stream_pieces(pa.Table.from_arrays(columns, names=names))
 
 
 def restored_rows(what: str, restored: Sequence[State], context: StepContext) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact distinct counts, kept as pairs of a key's slot and a value: a row costs the same however many values came.
+
+Lists of values by key would be made anew with each step. Here a batch finds its pairs in one index, and those that
+are new count for their keys. Values are compared as those that rows are grouped by; null is no value.
+
+In a checkpoint a pair is a row: the key, and the value. So a chunk has as many values as another one has keys,
+however many of them one key has. Pairs are only ever added, so a snapshot is a reference to the first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.aggregate_states import Aggregation
+from penstock.operators.aggregates import plain_type
+from penstock.record.layout import fixed_values, int64_array, null_mask
+from penstock.stream.chain import Chunk, State, StepContext, chunks_of
+from penstock.stream.key_index import KeyIndex, Slots, key_index
+from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
+from penstock.stream.slot_array import SlotArray
+
+_NAMES = ("count_distinct", "countdistinct")
+
+
+def counts_distinct(aggregation: Aggregation) -> bool:
+    """Tell whether it is an exact distinct count."""
+    return aggregation.function.lower() in _NAMES
+
+
+class DistinctCounts:
+    """The distinct values of one column for each key of `index`."""
+
+    def __init__(self, place: int, aggregation: Aggregation, schema: pa.Schema, index: KeyIndex) -> None:
+        self._prefix = f"distinct.{place}"
+        self._title = aggregation.title
+        self._kind = plain_type(schema.field(aggregation.column).type)
+        self._index = index
+        self._pairs = key_index([pa.int64(), self._kind])
+        self._counts = SlotArray(np.int64)
+
+    def add(self, column: pa.Array, slots: Slots, count: int) -> None:
+        """Take the rows of a batch: `slots` says whose each is, and `count` slots there are in all."""
+        missing = null_mask(column)
+        if missing is not None:
+            column, slots = column.drop_null(), slots[~missing]
+        known = len(self._pairs)
+        if len(slots):
+            self._pairs.slots([int64_array(slots), column])
+        fresh = np.arange(known, len(self._pairs), dtype=np.int64)
+        owners = _slots(self._pairs.keys(fresh)[0])
+        np.add.at(self._counts.writable(owners, count), owners, 1)
+
+    def result(self, slots: Slots) -> pa.Array:
+        """The counts of these slots, never null."""
+        return int64_array(self._counts.at(slots))
+
+    def snapshot(self, context: StepContext) -> list[Chunk]:
+        """The pairs as they are now."""
+        pairs = _FrozenPairs(self._pairs, self._index)
+        chunks = frozen_chunks(self._what, pairs, pairs, context, keys_in_states=pairs.key_columns)
+        return [(f"{self._prefix}/{name}", make) for name, make in chunks]
+
+    def restore(self, restored: Sequence[State], context: StepContext) -> None:
+        """Take the pairs whose keys are this subtask's; raises CheckpointError for those of another count."""
+        own = [chunks_of(state, self._prefix) for state in restored]
+        for batch in restored_rows(self._what, own, context):
+            values = batch.column(batch.num_columns - 1)
+            slots = self._index.slots(key_columns(batch) or [values])
+            self.add(values, slots, len(self._index))
+
+    def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]], place: str) -> None:
+        """Raise CheckpointError where the pairs of a checkpoint are of another count."""
+        if f"{self._prefix}/{ABOUT}" in names:
+            refuse_other(self._what, read(f"{self._prefix}/{ABOUT}"), place)
+
+    @property
+    def _what(self) -> str:
+        return f"distinct values of {self._title} ({self._kind})"
+
+
+class _FrozenPairs:
+    """The first pairs; keys are looked up when the chunks are stored."""
+
+    def __init__(self, pairs: KeyIndex, index: KeyIndex) -> None:
+        self._count = len(pairs)
+        self._owners, self._values = pairs.frozen_keys(0, self._count)
+        self._keys = index.frozen_keys(0, len(index))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def frozen_keys(self, start: int, end: int) -> list[pa.Array]:
+        """None: they are among the columns, because to look them up takes long."""
+        return []
+
+    @property
+    def key_columns(self) -> int:
+        """So many of the columns are keys."""
+        return len(self._keys)
+
+    def columns(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
+        """The keys and the value of a range of pairs."""
+        owners = self._owners.slice(start, end - start)
+        return [*(column.take(owners) for column in self._keys), self._values.slice(start, end - start)]
+
+
+def _slots(owners: pa.Array) -> Slots:
+    return fixed_values(owners, np.dtype(np.int64))
