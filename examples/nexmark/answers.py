@@ -32,6 +32,9 @@ ANSWERS = {
                SELECT auction, to_timestamp(floor(epoch(ts) / 2) * 2 + 2 + 2 * unnest(range(5))) AS w FROM bids)
              GROUP BY ALL)
            SELECT auction, n, w AS "window" FROM counts QUALIFY n = max(n) OVER (PARTITION BY w)""",
+    6: """SELECT seller, id, avg(final) OVER (
+             PARTITION BY seller ORDER BY expires, id ROWS BETWEEN 9 PRECEDING AND CURRENT ROW) AS mean
+           FROM (SELECT id, seller, expires, max(price) AS final FROM valid GROUP BY ALL)""",
     7: """SELECT auction, price, bidder, ts FROM bids
            QUALIFY price = max(price) OVER (PARTITION BY window_end(ts, 10))""",
     8: """SELECT DISTINCT p.id, name, window_end(p.ts, 10) AS "window" FROM persons p JOIN auctions a

@@ -2,8 +2,9 @@
 """The queries of Nexmark as Penstock pipelines, and each one's answer over all events as SQL.
 
 Each query takes the streams `bids`, `auctions` and `persons`, already with their watermarks, and gives a stream. The
-rows of some are the newest of a key (`KEYS`): they are read as an upsert. Query 6 needs the last ten rows of a key in
-an order and is not here; query 12 is about processing time, so it has an invariant instead of an answer.
+rows of some are the newest of a key (`KEYS`): they are read as an upsert. Query 6 has a processor of its own, as it
+needs the last ten rows of a key in an order. Query 12 is about processing time, so it has an invariant instead of an
+answer.
 """
 
 import numpy as np
@@ -89,6 +90,55 @@ def q5(bids, **_):
     most = counts.keyBy("window").agg(n=("n", "max")).withColumnRenamed("window", "of")
     same = ("window", "of", "0 seconds", "0 seconds")
     return counts.keyBy("n").join(most.keyBy("n"), between=same).select("auction", "n", "window")
+
+
+class LastTen(penstock.BatchProcessor):
+    """The mean price of each seller's last ten auctions, in the order in which they ended, at the end of each."""
+
+    def init(self, handle):
+        """The auctions whose time has not come, and the last nine before them."""
+        self.handle = handle
+        self.waiting = handle.getListState("waiting", "expires timestamp, id long, final long")
+        self.last = handle.getListState("last", "final long")
+
+    def handleBatch(self, keys, rows, timerValues):
+        """Have them wait: auctions of other tasks may have ended before."""
+        expires = rows["lasts"].field("end")
+        self.waiting.append(keys, keys.groups, {"expires": expires, "id": rows["id"], "final": rows["final"]})
+        milliseconds = pc.add(pc.divide(expires.cast(pa.int64()), 1000), 1)
+        self.handle.registerTimers(keys, keys.groups, milliseconds)
+
+    def handleExpiredTimers(self, keys, expiryTimesInMs, timerValues):
+        """All auctions that ended by these times have come."""
+        until = np.zeros(len(keys), np.int64)
+        np.maximum.at(until, keys.groups, expiryTimesInMs.to_numpy())
+        owners, rows = self.waiting.get(keys)
+        is_due = rows["expires"].cast(pa.int64()).to_numpy() < until[owners] * 1000
+        self.waiting.put(keys, owners[~is_due], rows.filter(pa.array(~is_due)))
+        owners, rows = owners[is_due], rows.filter(pa.array(is_due))
+        order = np.lexsort((rows["id"].to_numpy(), rows["expires"].cast(pa.int64()).to_numpy(), owners))
+        before = self.last.get(keys)
+        groups = np.concatenate([before.groups, owners[order]])
+        prices = np.concatenate([before.rows["final"].to_numpy(), rows["final"].to_numpy()[order]])
+        is_new = np.arange(len(groups)) >= len(before.groups)
+        by_key = np.argsort(groups, kind="stable")
+        groups, prices, is_new = groups[by_key], prices[by_key], is_new[by_key]
+        firsts = np.searchsorted(groups, groups)
+        places = np.arange(len(groups))
+        sums = np.concatenate([[0], np.cumsum(prices)])
+        begin = np.maximum(firsts, places - 9)
+        means = (sums[places + 1] - sums[begin]) / (places + 1 - begin)
+        kept = places >= np.searchsorted(groups, groups, "right") - 9
+        self.last.put(keys, groups[kept], {"final": prices[kept]})
+        sellers = keys.table["seller"].take(pa.array(groups[is_new]))
+        ids = rows["id"].take(pa.array(order))
+        return pa.record_batch([sellers, ids, pa.array(means[is_new])], names=["seller", "id", "mean"])
+
+
+def q6(bids, auctions, **_):
+    """The mean price of the last ten auctions of each seller, as each one ends."""
+    sold = winners(bids, auctions).keyBy("seller")
+    return sold.transformWithStateInArrow(LastTen(), "seller long, id long, mean double", timeMode="EventTime")
 
 
 def q7(bids, **_):
