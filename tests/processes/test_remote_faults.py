@@ -15,6 +15,7 @@ import pytest
 
 from effort import THOROUGH
 from flipping_proxy import FlippingProxy
+from penstock import client
 from penstock.errors import (
     AuthenticationError,
     IncompleteDataError,
@@ -23,13 +24,14 @@ from penstock.errors import (
     PenstockError,
     SettingError,
     StaleError,
+    StorageError,
 )
 from penstock.services.remote import RemoteShuffleService
 from penstock.settings import Settings
 from penstock.shuffle import PartitionKind, ShuffleMasterContext
 from penstock.testing.conformance import ConformanceExchange
 from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, WantedPartition
-from penstock.testing.waiting import Running
+from penstock.testing.waiting import Running, wait_until
 from remote_cluster import RemoteCluster
 from remote_harness import RemoteHarness
 from small_disks import small_disk
@@ -55,8 +57,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteCluster]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RemoteCluster]:
-    """A manager and two workers, unless the test has another number; kills and all end with the test."""
-    found = RemoteCluster(tmp_path / "remote", getattr(request, "param", 2))
+    """A manager and two workers, unless the test has another number, or options; kills and all end with the test."""
+    wanted = getattr(request, "param", 2)
+    workers, options = (2, wanted) if isinstance(wanted, list) else (wanted, None)
+    found = RemoteCluster(tmp_path / "remote", workers, manager_options=options)
     yield found
     found.close()
 
@@ -190,9 +194,72 @@ def test_a_lost_worker_takes_what_had_rows_there_and_nothing_else(
     assert rows_left(exchange.consume([(again.descriptor, 0, 4)])) == ROWS * BATCHES
 
 
-def end(producer: Producer) -> None:
+RESTARTS = ["--rejoin", "30s"]
+
+
+@pytest.mark.parametrize("cluster", [RESTARTS], indirect=True)
+def test_a_worker_that_is_started_again_serves_what_was_committed(
+    cluster: RemoteCluster, exchange: ConformanceExchange
+) -> None:
+    """Under its name: a reader in mid-data goes on; what was being written there is there in full, or an error."""
+    done = written(exchange)
+    consumer = exchange.consume([(done.descriptor, 0, 4)])
+    first = consumer.batch().num_rows
+    writing = exchange.produce(WantedPartition(KIND, subpartitions=4, index=1))
+    write(writing, 40)
+    names = {line.split()[-3] for line in cluster.manager.log.read_text().splitlines() if " is there, at " in line}
+    for worker in cluster.workers:
+        worker.kill()
+    reading = Running(lambda: rows_left(consumer))
+    ending = Running(lambda: end(writing, 40))
+    for worker in cluster.workers:
+        worker.start()
+    assert first + int(str(reading.join())) == ROWS * BATCHES
+    try:
+        ending.join()
+        assert rows_left(exchange.consume([(writing.descriptor, 0, 4)])) == ROWS * BATCHES
+    except (StorageError, IncompleteDataError, StaleError, PartitionLostError) as error:
+        print(f"what was being written: {error!r}")
+    again = {line.split()[-3] for line in cluster.manager.log.read_text().splitlines() if " is there, at " in line}
+    assert names == again, "no worker has come under another name"
+    late = written(exchange, 2, 8)
+    assert rows_left(exchange.consume([(late.descriptor, 0, 4)])) == ROWS * 8
+    for path in cluster.files():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 3] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(IncompleteDataError, match="damaged"):
+        rows_left(exchange.consume([(done.descriptor, 0, 4), (late.descriptor, 0, 4)]))
+
+
+def test_a_kept_result_comes_back_with_its_worker(cluster: RemoteCluster) -> None:
+    """The manager has lost the worker, the application is over, and what is under a name waits for it."""
+    schema = pa.schema([("id", pa.int64())])
+    options = {"key": cluster.keys.read_text().strip(), "conf": {"spark.penstock.remote.retryTimeout": "1s"}}
+    with client.connect(cluster.manager.address, **options) as service, service.write("kept", schema, 2) as writer:
+        writer.write(pa.record_batch([pa.array(range(ROWS))], schema=schema), partition=0)
+        writer.write(pa.record_batch([pa.array(range(ROWS))], schema=schema), partition=1)
+    for worker in cluster.workers:
+        worker.kill()
+    wait_until(lambda: cluster.manager.log.read_text().count(" is lost: ") == 2, "the manager to lose both")
+    with client.connect(cluster.manager.address, **options) as service:
+        with pytest.raises(PartitionLostError, match="is gone"):
+            service.read("kept").read_all()
+        for worker in cluster.workers:
+            worker.start()
+
+        def is_read() -> bool:
+            try:
+                return service.read("kept").read_all().num_rows == 2 * ROWS
+            except PartitionLostError:
+                return False
+
+        wait_until(is_read, "the workers to be known again")
+
+
+def end(producer: Producer, first: int = 8) -> None:
     """Write the rest, and finish."""
-    write(producer, BATCHES, 8)
+    write(producer, BATCHES, first)
     producer.writer.finish()
 
 

@@ -16,6 +16,8 @@ from penstock.testing.waiting import wait_until
 
 SECRET = "the secret of manager and workers"
 USER = "alice"
+_AT_ONCE = ["--rejoin", "0s"]
+"""Workers that tests kill are lost at once."""
 _LISTENS = re.compile(r"penstock remote \w+ listens at (\S+)")
 
 
@@ -111,7 +113,15 @@ class RemoteCluster:
         self.keys.write_text(key_line(USER) + "\n")
         self._options = ["--keys", str(self.keys), *(options or [])]
         self.manager = RemoteProcess(
-            ["manager", "--dir", str(folder / "manager"), "--keys", str(self.keys), *(manager_options or [])],
+            [
+                "manager",
+                "--dir",
+                str(folder / "manager"),
+                "--keys",
+                str(self.keys),
+                *_AT_ONCE,
+                *(manager_options or []),
+            ],
             folder / "manager.log",
         )
         self.manager.start()

@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="of an application whose driver is silent, and of a silent writer",
     )
+    back = "so long a worker that was killed may take to be started again before it is lost (10s)"
+    manager.add_argument("--rejoin", default="10s", metavar="TIME", help=back)
     kept = "a result that is kept by name, and that nobody looks for so long, goes (7d)"
     manager.add_argument("--kept-lease", default="7d", metavar="TIME", help=kept)
     manager.set_defaults(run=_run_manager, parser=manager)
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_manager(options: argparse.Namespace) -> int:
-    times = options.silence, options.leave_out, options.lease, options.kept_lease
+    times = options.silence, options.leave_out, options.lease, options.kept_lease, options.rejoin
     limits = ManagerLimits(*map(_seconds, times))
     made = ManagerOptions(address_of(f"{options.host}:{options.port}"), Path(options.dir), limits, options.fsync)
     access = _access(options)

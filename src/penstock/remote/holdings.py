@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.merged import MergedDataset
@@ -78,33 +77,43 @@ class WorkerHoldings:
         self.reading = ReadBudget(memory // _READ_SHARE)
         self.figures = WorkerFigures()
         self.datasets: dict[tuple[str, str], MergedDataset] = {}
-        self._paths = itertools.count()
+        self._next_path = 0
         self._pushers: dict[int, PeerLogic] = {}
 
     def dataset(self, application: str, name: str) -> MergedDataset:
         """A dataset, made where it is not there."""
         found = self.datasets.get((application, name))
         if found is None:
-            found = self.datasets[application, name] = MergedDataset(name, self._paths)
+            found = self.datasets[application, name] = MergedDataset(name, self._paths())
         return found
+
+    def _paths(self) -> Iterator[int]:
+        while True:
+            self._next_path += 1
+            yield self._next_path - 1
 
     def drop(self, application: str, name: str, writers: tuple[int, ...]) -> None:
         """Nobody needs what these writers have."""
         dataset = self.datasets.get((application, name))
         for writer in writers if dataset is not None else ():
             assert dataset is not None  # noqa: S101 - there are no writers otherwise
-            self.store.remove(dataset.discard(writer))
+            self.store.remove(dataset.discard(writer), application, name, writer)
 
     def forget(self, application: str, name: str) -> None:
         """Nobody needs a dataset."""
         dataset = self.datasets.pop((application, name), None)
         if dataset is not None:
-            self.store.remove(dataset.drop_all())
+            self.store.remove(dataset.drop_all(), application, name)
 
-    def forget_all(self) -> None:
-        """Nobody needs anything."""
-        for key in list(self.datasets):
-            self.forget(*key)
+    def restore(self) -> str:
+        """Have what was committed before; the name of this worker, or nothing if it never had one."""
+        paths: set[int] = set()
+        for found in self.store.index.writers():
+            dataset = self.dataset(found.application, found.dataset)
+            dataset.restore(found.writer, found.partition, found.sums, found.spots)
+            paths.update(spot.path for spots in found.spots.values() for spot in spots)
+        self._next_path = max(self.store.keep_only(paths), max(paths, default=-1) + 1)
+        return self.store.index.name
 
     def enter(self, number: int, logic: PeerLogic) -> None:
         """A connection is there that may push."""

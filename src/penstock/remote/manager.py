@@ -2,8 +2,8 @@
 """The manager: the shell of `manager_core`, its log, and the connections of workers and applications.
 
 Rules: what was decided is in the log before anybody is told. A worker whose connection breaks is looked for at once:
-where nobody listens it is lost, else it has until its silence is too long. A log that can't be written ends the
-manager: it must not say what it does not keep.
+where nobody listens it has `rejoin` seconds to come back, else until its silence is too long. A log that can't be
+written ends the manager: it must not say what it does not keep.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _LOG = logging.getLogger("penstock.remote.manager")
 _TICK_SECONDS = 0.5
 _LOOKS = (0.0, 0.02, 0.1, 0.3, 1.0)
 """Seconds before each look at a worker that seems gone: a process that is killed may close its connections first."""
+_REJOIN_LOOK_SECONDS = 0.1
 _WATCH_SECONDS = 5.0
 """So long a driver's question for losses stays open."""
 
@@ -58,7 +59,7 @@ class RemoteManager:
         self.core = ManagerCore(state, options.limits, time.monotonic())
         self._entrance = Entrance(access, self)
         self._watching: dict[str, list[tuple[int, asyncio.Future[ask.Losses]]]] = {}
-        self._looks: set[asyncio.Task[None]] = set()
+        self._looks: dict[str, asyncio.Task[None]] = {}
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.address = ""
 
@@ -77,7 +78,7 @@ class RemoteManager:
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
             self._failure.result()
         finally:
-            for look in self._looks:
+            for look in list(self._looks.values()):
                 look.cancel()
             self._entrance.close()
             self._log.close()
@@ -190,10 +191,10 @@ class RemoteManager:
         return Done()
 
     def _look(self, worker: str, cause: str) -> None:
-        """Look whether a worker is still there."""
-        look = asyncio.ensure_future(self._looked(worker, cause))
-        self._looks.add(look)
-        look.add_done_callback(self._looks.discard)
+        """Look whether a worker is still there; once at a time."""
+        if worker not in self._looks:
+            look = self._looks[worker] = asyncio.ensure_future(self._looked(worker, cause))
+            look.add_done_callback(lambda _: self._looks.pop(worker, None))
 
     async def _looked(self, worker: str, cause: str) -> None:
         for pause in _LOOKS:
@@ -203,6 +204,8 @@ class RemoteManager:
                 return
             if not await nobody_listens(self._access.protection.towards(known.address), known.address):
                 continue
+            if await self._comes_back(worker, cause):
+                return
             _LOG.warning("worker %s at %s is lost: %s", worker, known.address, cause)
             self.core.lose_worker(worker, f"nobody listens there any more ({cause})")
             try:
@@ -210,3 +213,13 @@ class RemoteManager:
             except PenstockError as error:
                 _LOG.error("the manager ends: %s", error)
             self._tell()
+
+    async def _comes_back(self, worker: str, cause: str) -> bool:
+        """Wait for a worker at whose address nobody listens."""
+        gone = time.monotonic()
+        self.core.leave_out(worker, cause, gone)
+        while self.core.heard(worker) <= gone:
+            if time.monotonic() - gone > self._options.limits.rejoin or self._failure.done():
+                return False
+            await asyncio.sleep(_REJOIN_LOOK_SECONDS)
+        return True

@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,12 +39,16 @@ from penstock.shuffle import DatasetId, PartitionId
 
 @dataclass(frozen=True, slots=True)
 class ManagerLimits:
-    """Seconds: of a worker's silence, of leaving one out, of a driver's and writer's, of a name nobody looks for."""
+    """Seconds: of a worker's silence, of leaving one out, of a driver's and writer's, of a name nobody looks for.
+
+    `rejoin`: one at whose address nobody listens has so long to come back.
+    """
 
     silence: float = 30.0
     leave_out: float = 180.0
     lease: float = 600.0
     kept_lease: float = 7 * 86400.0
+    rejoin: float = 10.0
 
 
 @dataclass(slots=True)
@@ -227,11 +232,17 @@ class ManagerCore:
     # --- workers
 
     def enroll(self, asked: ask.Enroll, now: float) -> None:
-        """A worker is there, or again: it has the same name only if it still holds what it held."""
+        """A worker is there, or again: under a name that it had it still holds what was committed there."""
         known = self.state.workers.get(asked.worker)
         if known is None or known.address != asked.address:
             self._note(("worker", asked.worker, asked.address))
-        self._seen.setdefault(asked.worker, _Seen(now)).when = now
+        seen = self._seen.setdefault(asked.worker, _Seen(now))
+        seen.when, seen.out_until = now, 0.0
+
+    def heard(self, worker: str) -> float:
+        """The time of a worker's last word; for ever ago for one that is unknown."""
+        seen = self._seen.get(worker)
+        return -math.inf if seen is None else seen.when
 
     def beat(self, worker: str, asked: ask.Beat, now: float) -> ask.Orders:
         """A worker lives; what it is to drop. StaleError for one that was given up."""
@@ -239,8 +250,11 @@ class ManagerCore:
             raise StaleError(f"worker {worker} was given up as lost: what it held is made again")
         seen = self._seen.setdefault(worker, _Seen(now))
         seen.when, seen.free, seen.load = now, asked.free, asked.load
-        if asked.is_leaving and not self.state.workers[worker].is_leaving:
+        known_worker = self.state.workers[worker]
+        if asked.is_leaving and not known_worker.is_leaving:
             self._note(("leaving", worker))
+        if known_worker.is_leaving and not asked.is_leaving:
+            self._note(("worker", worker, known_worker.address))  # it was started again
         drops, forget = [], []
         for application, dataset, writers in asked.held:
             known = self.state.by_dataset.get((application, dataset))

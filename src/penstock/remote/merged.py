@@ -26,7 +26,7 @@ Life of a writer here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -219,6 +219,24 @@ class MergedDataset:
             self._winners[partition] = writer
         holder.life.move(HolderEvent.COMMIT)
         return [self._files[file].path for file in holder.files if file in self._files]
+
+    def committed(self, writer: int) -> tuple[dict[int, Sums], dict[int, list[Spot]]]:
+        """The sums of a writer that has committed, and where its blocks lie, by file."""
+        holder = self._holders[writer]
+        return holder.sums, {file: blocks.spots for file, blocks in holder.files.items() if blocks.spots}
+
+    def restore(
+        self, writer: int, partition: str, sums: Mapping[int, Sums], spots: Mapping[int, Sequence[Spot]]
+    ) -> None:
+        """A writer has committed before this worker was started; files go on after the last block that is known."""
+        life = Lifecycle(f"writer {writer:x} of {partition}", HOLDER_TABLE, HolderState.COMMITTED)
+        holder = self._holders[writer] = _Holder(partition, life, sums=dict(sums))
+        self._winners[partition] = writer
+        for file, theirs in spots.items():
+            holder.files[file] = _Blocks(len(theirs), 0, list(theirs))
+            merged = self._files.setdefault(file, _Merged(theirs[0].path))
+            merged.writers.add(writer)
+            merged.size = max(merged.size, *(spot.offset + spot.size for spot in theirs))
 
     def plan(self, writers: Iterable[int], files: Iterable[int]) -> ReadPlan:
         """Plan the reading of these writers' blocks; PartitionReleasedError for one that holds nothing here."""

@@ -15,6 +15,7 @@ from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import BlockFate, MergedDataset, Spot
 from penstock.remote.store import WriteJob
 from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, plain_memory
+from penstock.remote.worker_index import CommittedWriter
 
 TAKEN = 0
 FATES = {
@@ -53,8 +54,12 @@ class PushSession:
         """A writer has pushed all."""
         dataset = self._holdings.dataset(self._application, str(asked.partition.dataset))
         sums = {file: (rows, nbytes, checksum) for file, rows, nbytes, checksum in SUM.iter_unpack(asked.sums)}
-        paths = dataset.commit(asked.writer, str(asked.partition), sums, dict(PAIR.iter_unpack(asked.ends)))
-        return asyncio.ensure_future(self._settled(paths))
+        name, partition = str(asked.partition.dataset), str(asked.partition)
+        paths = dataset.commit(asked.writer, partition, sums, dict(PAIR.iter_unpack(asked.ends)))
+        committed = CommittedWriter(
+            self._application, name, asked.writer, partition, *dataset.committed(asked.writer)
+        )
+        return asyncio.ensure_future(self._settled(paths, committed))
 
     def want(self, body: memoryview) -> None:
         """Blocks wait for memory."""
@@ -137,6 +142,6 @@ class PushSession:
         acks, self._acks = self._acks, []
         self.logic.send_bulk(BulkFrame.ACK, b"".join(acks))
 
-    async def _settled(self, paths: list[int]) -> Done:
-        await self._holdings.store.settle(paths)
+    async def _settled(self, paths: list[int], committed: CommittedWriter) -> Done:
+        await self._holdings.store.settle(paths, committed)
         return Done()

@@ -7,7 +7,8 @@ Rules:
 - Blocks that wait are written in one turn. The worker hears in its loop what became of them.
 - A directory with less than `reserve` bytes free takes nothing more; so does one whose disk fails. It is looked at
   before each turn.
-- The directories are one worker's: it holds a lock in each, and what another one left there goes when it starts.
+- The directories are one worker's: it holds a lock in each. The index has what was committed there
+  (`worker_index`), and that stays when the worker ends; other files go when it starts.
 - With `fsync` a commit waits until the writer's files are on the disk. Without, they survive the worker, not a loss
   of power: then they are made again, and readers find what is torn by its checksums.
 """
@@ -16,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,9 @@ from threading import Lock
 
 from penstock.errors import NoStorageError, PartitionReleasedError, StorageError
 from penstock.remote.merged import Spot
+from penstock.remote.worker_index import INDEX_NAME, CommittedWriter, WorkerIndex
 
+_LOG = logging.getLogger("penstock.remote.worker")
 _OPEN_FILES = 256
 _SUFFIX = ".merged"
 
@@ -65,6 +69,10 @@ class MergedFiles:
         self.written = 0
         """Bytes."""
         self._locks = [_owned(directory) for directory in options.directories]
+        self.index = WorkerIndex(options.directories[0])
+        """For the start; then the thread that writes has it."""
+        self._elsewhere: dict[int, Path] = {}
+        """The directories of files that were there at the start, if that is another one than their number says."""
 
     @property
     def free(self) -> int:
@@ -82,24 +90,38 @@ class MergedFiles:
         """The bytes of neighbouring blocks. PartitionReleasedError where the file is gone, OSError."""
         return await self._loop.run_in_executor(self._reader, self._read, spots)
 
-    async def settle(self, paths: Iterable[int]) -> None:
-        """Wait until these files are on the disk, where that is wanted. StorageError."""
-        if self._options.fsync:
-            await self._loop.run_in_executor(self._writer, self._sync, list(paths))
+    async def settle(self, paths: Iterable[int], committed: CommittedWriter) -> None:
+        """Wait until the commit is in the index, and, where that is wanted, these files on the disk. StorageError."""
+        await self._loop.run_in_executor(self._writer, self._settle, list(paths), committed)
 
-    def remove(self, paths: Iterable[int]) -> None:
-        """Remove files, in a thread."""
-        self._writer.submit(self._remove, list(paths))
+    def remove(self, paths: Iterable[int], application: str, dataset: str, writer: int | None = None) -> None:
+        """Remove what a writer, or a dataset, has in the index, and files, in a thread."""
+        self._writer.submit(self._remove, list(paths), application, dataset, writer)
 
-    def close(self) -> None:
-        """Remove all files, and let the directories go."""
+    def keep_only(self, paths: Container[int]) -> int:
+        """Remove all files but these, at the start; the first number that no file has had."""
+        following = 0
+        for directory in self._options.directories:
+            for found in directory.glob(f"*{_SUFFIX}"):
+                path = int(found.stem) if found.stem.isdigit() else -1
+                if path not in paths:
+                    found.unlink(missing_ok=True)
+                elif found != self._path(path):
+                    self._elsewhere[path] = directory
+                following = max(following, path + 1)
+        return following
+
+    def close(self, *, is_needed: bool = True) -> None:
+        """Let the directories go; remove all files, unless they may be needed again."""
         self._writer.shutdown()
         self._reader.shutdown()
         for file in self._files.values():
             os.close(file)
         self._files.clear()
+        self.index.close()
         for directory, lock in zip(self._options.directories, self._locks, strict=True):
-            _sweep(directory)
+            if not is_needed:
+                _sweep(directory)
             os.close(lock)
 
     def _turn(self) -> None:
@@ -156,6 +178,11 @@ class MergedFiles:
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
         return data
 
+    def _settle(self, paths: Sequence[int], committed: CommittedWriter) -> None:
+        if self._options.fsync:
+            self._sync(paths)
+        self.index.add(committed)
+
     def _sync(self, paths: Sequence[int]) -> None:
         try:
             for path in paths:
@@ -165,7 +192,11 @@ class MergedFiles:
         except OSError as error:
             raise StorageError(f"{self._directory(paths[0])} can't be written: {error}") from error
 
-    def _remove(self, paths: Sequence[int]) -> None:
+    def _remove(self, paths: Sequence[int], application: str, dataset: str, writer: int | None) -> None:
+        try:
+            self.index.drop(application, dataset, writer)
+        except StorageError as error:  # then the row stays, for readers of a file that is gone
+            _LOG.warning("%s", error)
         with self._guard:
             files = [file for path in paths if (file := self._files.pop(path, None)) is not None]
         for file in files:
@@ -187,7 +218,8 @@ class MergedFiles:
             return file
 
     def _directory(self, path: int) -> Path:
-        return self._options.directories[path % len(self._options.directories)]
+        found = self._elsewhere.get(path) if self._elsewhere else None
+        return found or self._options.directories[path % len(self._options.directories)]
 
     def _path(self, path: int) -> Path:
         return self._directory(path) / f"{path}{_SUFFIX}"
@@ -212,10 +244,9 @@ def _owned(directory: Path) -> int:
         raise NoStorageError(f"another worker that lives has its files in {directory}: name another --dir") from error
     except OSError as error:
         raise NoStorageError(f"a worker can't have its files in {directory}: {error}") from error
-    _sweep(directory)
     return lock
 
 
 def _sweep(directory: Path) -> None:
-    for path in directory.glob(f"*{_SUFFIX}"):
+    for path in (*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"{INDEX_NAME}*")):
         path.unlink(missing_ok=True)

@@ -3,8 +3,8 @@
 
 Rules: the cores decide (`merged`, `push_credit`), files are written and read in threads (`store`). A block is checked
 when it comes; one that was damaged on its way is asked for again. With each beat the worker hears what the manager
-does not know any more, and drops it. A worker whom the manager has given up drops all it has, and begins anew under
-another name.
+does not know any more, and drops it. A worker has its name for as long as its first folder: it comes again under it,
+with what was committed, after it was killed, and after the manager has given it up.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ class RemoteWorker:
     def __init__(self, options: WorkerOptions, store: StoreOptions, access: ServiceAccess) -> None:
         self._options = options
         self._access = access
-        self.name = ""
         self.address = ""
         self.holdings = WorkerHoldings(MergedFiles(store), options.memory)
+        self.name = self.holdings.restore() or self._new_name()
+        held = sum(len(dataset.writers) for dataset in self.holdings.datasets.values())
+        _LOG.info("worker %s has %d committed writers of %d datasets", self.name, held, len(self.holdings.datasets))
         self.is_leaving = False
         self._numbers = itertools.count()
         self._entrance = Entrance(access, self)
@@ -69,16 +71,14 @@ class RemoteWorker:
 
     async def run(self) -> None:
         """Serve until it may leave, or is cancelled."""
+        is_needed = True
         try:
-            while True:
-                self.name = f"{secrets.token_hex(6)}"
-                if await self._serve_manager():
-                    return
-                _LOG.error("the manager has given this worker up: it drops all it has, and begins anew")
-                self.holdings.forget_all()
+            while not await self._serve_manager():
+                _LOG.error("the manager has given this worker up: it comes again, and hears what is needed of it")
+            is_needed = False
         finally:
             self._entrance.close()
-            self.holdings.store.close()
+            self.holdings.store.close(is_needed=is_needed)
 
     def entered(self, identity: str) -> PeerLogic:
         """A task has come in."""
@@ -108,6 +108,10 @@ class RemoteWorker:
         pushes.logic = reads.logic = logic
         self.holdings.enter(number, logic)
         return logic
+
+    def _new_name(self) -> str:
+        self.holdings.store.index.name = name = secrets.token_hex(6)
+        return name
 
     async def _serve_manager(self) -> bool:
         """Beat until this worker may leave (True), or was given up (False)."""

@@ -264,7 +264,9 @@ class Fetcher:
             except (EnvironmentLostError, StorageError) as error:
                 cause = f"worker {source.name} at {source.address} can't be read: {error}"
                 await self._line.ask(ask.Suspect(source.name, cause))
-                await self._refuse_what_is_lost(members)
+                found = await self._refuse_what_is_lost(members)
+                if source.dataset in found.located:
+                    source.address = found.located[source.dataset].addresses.get(source.name, source.address)
                 if loop.time() > end:
                     raise _told(blamed, PartitionLostError, f"is lost: {cause}") from error
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -287,14 +289,15 @@ class Fetcher:
             raise _told(blamed, PartitionLostError, f"is lost: worker {source.name} is gone")
         return Way(source.address, self._line.access.own, self._line.access.protection)
 
-    async def _refuse_what_is_lost(self, members: Mapping[int, WantedChannel]) -> None:
-        """Raise the error that says why a partition of the group can't be read any more, if the manager knows."""
+    async def _refuse_what_is_lost(self, members: Mapping[int, WantedChannel]) -> ask.Stories:
+        """Raise the error that says why a partition of the group can't be read any more; else what is known of it."""
         channels = list(members.values())
         kept = channels[0].kept
         found = await self._line.ask(ask.FindPartitions(tuple(each.partition for each in channels), kept))
         for channel, story in zip(channels, found.stories, strict=True):
             if story.state != RemoteState.COMPLETE and (error := self._unreadable(channel, story, 0.0)) is not None:
                 raise error
+        return found
 
     def _end_if_all_came(self, channel: int) -> None:
         if not self._left[channel]:

@@ -52,7 +52,7 @@ class WorkerPush:
         self.ends: dict[int, int] = {}
         self.failed: Callable[[PenstockError], None] = lambda _: None
         self.stored: Callable[[WorkerPush, PushedBlock], None] = lambda _, __: None
-        self._way = way
+        self.way = way
         self._entered = entered
         self._begins: dict[int, int] = {}
         self._connection: FrameConnection[Any] | None = None
@@ -67,7 +67,7 @@ class WorkerPush:
         """Connect, and say who pushes; raises EnvironmentLostError, StaleError."""
         bulk = {BulkFrame.PROMISE: self._promised, BulkFrame.ACK: self._acknowledged}
         logic = PeerLogic({}, {int(kind): each for kind, each in bulk.items()}, lambda _: self._lost(logic))
-        self._connection = await self._way.connect(logic)
+        self._connection = await self.way.connect(logic)
         await asked(logic, self._entering())
         self.logic = logic
         self.announce()
@@ -208,14 +208,17 @@ class Pusher:
         if worker is None:
             if name not in self._located.addresses:
                 raise self._lost(name, "the manager does not know it any more")
-            access, begun = self._line.access, self._begun
-            way = Way(self._located.addresses[name], access.own, access.protection)
+            begun, window = self._begun, self._line.access.settings.push_window
             entered = ask.EnterWriter(begun.partition, begun.writer)
-            worker = self._workers[name] = WorkerPush(name, way, access.settings.push_window, entered)
+            way = self._way(self._located.addresses[name])
+            worker = self._workers[name] = WorkerPush(name, way, window, entered)
             worker.failed = self.fail
             worker.stored = self._stored
             self._keepers.append(asyncio.ensure_future(self._keep(worker)))
         return worker
+
+    def _way(self, address: str) -> Way:
+        return Way(address, self._line.access.own, self._line.access.protection)
 
     def _stored(self, worker: WorkerPush, block: PushedBlock) -> None:
         self.stored += block.length
@@ -268,7 +271,9 @@ class Pusher:
                     await self._move(worker, worker.queue.take_all(), cause)
                     return
                 await self._line.ask(ask.Suspect(worker.name, cause))
-                await self._line.ask(self._begun)  # raises where the manager knows that it is lost
+                found = await self._line.ask(self._begun)  # raises where the manager knows that it is lost
+                if worker.name in found.addresses:
+                    worker.way = self._way(found.addresses[worker.name])
                 if waited > patience:
                     raise self._lost(worker.name, cause) from error
                 await asyncio.sleep(_PAUSE_SECONDS)

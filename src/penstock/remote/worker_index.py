@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's index on disk: its name, and whose blocks lie where, of all writers that have committed. SQLite.
+
+Rules: a row is there before a commit is answered, so a worker that is killed serves after its start what was
+committed. Other rows go when it starts. After a loss of power rows or blocks may be missing:
+readers find it by the checksums. A database of another version is refused. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.errors import StorageError
+from penstock.remote.merged import Spot, Sums
+from penstock.remote.wire import SUM
+
+INDEX_NAME: Final = "index.sqlite"
+_VERSION = 1
+_SPOT = struct.Struct("<IQQI")
+"""File, number of the file on the disk, offset, bytes."""
+_TABLES = """
+create table worker (name text);
+create table writers (
+    application text, dataset text, writer integer, partition text, sums blob, spots blob,
+    primary key (application, dataset, writer)
+) without rowid;
+"""
+
+
+class CommittedWriter(NamedTuple):
+    """One writer's part of a partition: where its blocks lie, by file, and the sums of each file."""
+
+    application: str
+    dataset: str
+    writer: int
+    partition: str
+    sums: Mapping[int, Sums]
+    spots: Mapping[int, Sequence[Spot]]
+
+
+class WorkerIndex:
+    """The database in a worker's first folder. StorageError where it can't be read or written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = path = folder / INDEX_NAME
+        try:
+            path.touch(mode=0o600)
+            self._base = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._base.execute("pragma journal_mode = wal")
+            self._base.execute("pragma synchronous = normal")
+            (version,) = self._base.execute("pragma user_version").fetchone()
+            if not version:
+                self._base.executescript(f"begin; {_TABLES} pragma user_version = {_VERSION}; commit;")
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+        if version not in (0, _VERSION):
+            raise StorageError(
+                f"{path} is of version {version}, this Penstock writes version {_VERSION}: start that one, or remove"
+                " the folder with all that it keeps"
+            )
+
+    @property
+    def name(self) -> str:
+        """The worker's; empty before it has one."""
+        found = self._run("select name from worker").fetchone()
+        return "" if found is None else str(found[0])
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._run("insert into worker values (?)", name)
+
+    def writers(self) -> Iterator[CommittedWriter]:
+        """All that have committed; StorageError for rows that make no sense."""
+        for application, dataset, writer, partition, sums, packed in self._run("select * from writers").fetchall():
+            spots: dict[int, list[Spot]] = {}
+            try:
+                for file, *spot in _SPOT.iter_unpack(packed):
+                    spots.setdefault(file, []).append(Spot(*spot))
+                found = {file: (rows, nbytes, checksum) for file, rows, nbytes, checksum in SUM.iter_unpack(sums)}
+            except struct.error as error:
+                raise self._failure(error) from error
+            yield CommittedWriter(application, dataset, writer, partition, found, spots)
+
+    def add(self, committed: CommittedWriter) -> None:
+        """A writer has committed."""
+        application, dataset, writer, partition, sums, spots = committed
+        packed = b"".join(_SPOT.pack(file, *spot) for file, theirs in spots.items() for spot in theirs)
+        packed_sums = b"".join(SUM.pack(file, *each) for file, each in sums.items())
+        values = application, dataset, writer, partition, packed_sums, packed
+        self._run("insert or replace into writers values (?, ?, ?, ?, ?, ?)", *values)
+
+    def drop(self, application: str, dataset: str, writer: int | None) -> None:
+        """Nobody needs what a writer has, or all of a dataset."""
+        which = "application = ? and dataset = ?"
+        if writer is None:
+            self._run(f"delete from writers where {which}", application, dataset)  # noqa: S608 - our own words
+        else:
+            self._run(f"delete from writers where {which} and writer = ?", application, dataset, writer)  # noqa: S608
+
+    def close(self) -> None:
+        """Close it; idempotent."""
+        self._base.close()
+
+    def _run(self, text: str, *values: object) -> sqlite3.Cursor:
+        try:
+            return self._base.execute(text, values)
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error | OSError | struct.error) -> StorageError:
+        return StorageError(
+            f"the index of this worker, {self._path}, can't be used: {error}. See that its disk has room and is"
+            " sound; without the folder the worker begins with nothing"
+        )
