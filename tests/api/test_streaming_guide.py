@@ -70,7 +70,7 @@ ROWS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     ),
     "join": ("differs", lambda p: planned(pairs(rate(), rate().withColumnRenamed("timestamp", "at")))),
     "applyInPandasWithState": ("refused", lambda p: rate().applyInPandasWithState),
-    'outputMode("complete")': ("refused", lambda p: rate().writeStream.outputMode("complete")),
+    'outputMode("complete")': ("differs", lambda p: rate().writeStream.outputMode("complete")),
     "trigger(availableNow=True)": ("runs", lambda p: rate().writeStream.trigger(availableNow=True)),
     'trigger(processingTime="5 seconds")': (
         "differs",

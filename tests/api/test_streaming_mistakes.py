@@ -28,6 +28,7 @@ from penstock.api.streaming.refusals import (
 )
 from penstock.api.streaming.sinks import SINKS, SinkRequest, private_folder
 from penstock.api.streaming.tables import into_table
+from penstock.api.streaming.whole_results import group_columns, refuse_sink
 from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.spark.hints import PenstockWarning
 from penstock.stream.noop import NoopSink
@@ -366,22 +367,46 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "writeStream has no 'outputmode'",
         "did you mean 'outputMode'?",
     ),
-    "the complete mode": (
-        lambda p: writer().outputMode("complete"),
+    "the complete mode without an aggregation": (
+        lambda p: group_columns(rate().branches),
         PlanError,
-        "outputMode('complete') is not there",
+        "outputMode('complete') needs an aggregation by keys as the last step",
+        "say outputMode('update')",
+    ),
+    "the complete mode behind a filter": (
+        lambda p: group_columns(rate().groupBy("value").agg(n=("value", "count")).filter(pc.field("n") > 1).branches),
+        PlanError,
+        "outputMode('complete') needs an aggregation by keys as the last step",
+        "say outputMode('update')",
+    ),
+    "the complete mode without the groups' names": (
+        lambda p: group_columns(rate().groupBy("value").agg(n=("value", "count")).select("n").branches),
+        PlanError,
+        "the rows have no column 'value' any more",
+        "keep it in select",
+    ),
+    "the complete mode of files": (
+        lambda p: refuse_sink("parquet", ("k",)),
+        PlanError,
+        "outputMode('complete') goes with console, delta, memory, and not with parquet",
         "Say outputMode('update')",
+    ),
+    "the complete mode of one row in a table": (
+        lambda p: refuse_sink("delta", ()),
+        PlanError,
+        "has no columns to merge a Delta table by",
+        "group by one",
     ),
     "a mode that there is not": (
         lambda p: writer().outputMode("appended"),
         PlanError,
         "outputMode('appended'): there is no such mode (PySpark's STREAMING_OUTPUT_MODE.INVALID)",
-        "say append or update, or leave it out",
+        "say append, update or complete, or leave it out",
     ),
     "a mode that is no text": (
         lambda p: writer().outputMode(None),
         TypeError,
-        "writeStream.outputMode takes 'append' or 'update'",
+        "writeStream.outputMode takes 'append', 'update' or 'complete'",
         "not NoneType",
     ),
     "an aggregation in append mode": (

@@ -169,3 +169,21 @@ def test_newest_rows_of_a_folder(spark: Any, tmp_path: Path) -> None:
     assert sorted(map(tuple, before.collect()), key=str) == [(1, "b"), (2, "c"), (None, "n")]
     with pytest.raises(PlanError, match="has no column 'user', only k, at, epoch"):
         penstock.latestRows(spark, str(tmp_path), "user")
+
+
+def test_whole_results_are_those_of_pyspark(spark: Any, tmp_path: Path) -> None:
+    """All groups after each of two runs, of which the second gets more files; the view is made anew by it."""
+    rows: dict[tuple[int, bool], set[Any]] = {}
+    for files, mine in ((2, True), (4, True), (4, False)):
+        arrive(tmp_path / "in", 0, files, lines=30)
+        reader = penstock.readStream(spark) if mine else spark.readStream
+        lines = reader.format("text").load(str(tmp_path / "in"))
+        counts = lines.selectExpr("substring(value, 1, 1) AS file", "length(value) AS n")
+        counts = counts.groupBy("file").agg({"n": "sum"}).selectExpr("`sum(n)` AS n", "file")
+        writer = counts.writeStream.outputMode("complete").format("memory").queryName("whole")
+        writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / f"checkpoints-{mine}"))
+        writer.start().awaitTermination()
+        rows[files, mine] = {tuple(row) for row in spark.table("whole").collect()}
+    spark.catalog.dropTempView("whole")
+    assert rows[2, True] == {(110, "0"), (110, "1")}
+    assert rows[4, True] == rows[4, False] == {(110, str(number)) for number in range(4)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
+from penstock.api.streaming.whole_results import WholeResult
 from penstock.api.streaming.writer import query_graph
 from penstock.errors import ProducerFailedError, TaskCancelledError
 from penstock.graph import JobGraph
@@ -131,3 +133,36 @@ def test_rows_of_a_key_come_to_one_task(tmp_path: Path) -> None:
     through = counts(tmp_path, 2, through=True)
     assert len(through.vertices) == 4
     assert through.edges[-1].exchange.keys == ("k",)
+
+
+def test_a_whole_result_has_the_newest_row_of_each_group(tmp_path: Path) -> None:
+    """Of files in the order of their epochs, looked at once; with too many groups it says so and looks no more."""
+
+    def put(epoch: int, *rows: tuple[int, int]) -> None:
+        table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+        pq.write_table(table, tmp_path / f"part-q-00000-0-e{epoch:08d}-{secrets.token_hex(8)}.parquet")
+
+    whole = WholeResult(str(tmp_path), SCHEMA, ("k",), 3)
+    of_all = WholeResult(str(tmp_path), SCHEMA, (), 3)
+    assert whole.look() is None
+    put(10, (1, 3), (2, 1))
+    put(9, (1, 2), (3, 1))
+    assert sorted(tuple(row.values()) for row in found(whole)) == [(1, 3), (2, 1), (3, 1)]
+    assert found(of_all) == [{"k": 2, "n": 1}]
+    assert whole.look() is None
+    put(11, (2, 5))
+    assert {"k": 2, "n": 5} in found(whole)
+    assert whole.failure is None
+    put(12, (4, 1))
+    assert len(found(whole)) == 4
+    assert "the result has 4 groups, and the driver holds 3" in str(whole.failure)
+    put(13, (4, 2))
+    assert whole.look() is None
+
+
+def found(whole: WholeResult) -> list[dict[str, int]]:
+    """The rows of a look that finds something new."""
+    table = whole.look()
+    assert table is not None
+    rows: list[dict[str, int]] = table.to_pylist()
+    return rows

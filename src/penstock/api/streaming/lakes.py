@@ -47,14 +47,19 @@ def delta_source(options: Options, path: str | None) -> DeltaSource:
 
 
 def delta_sink(
-    options: Options, path: str | None, schema: pa.Schema, uid: str, partition_by: tuple[str, ...] = ()
+    options: Options,
+    path: str | None,
+    schema: pa.Schema,
+    uid: str,
+    partition_by: tuple[str, ...] = (),
+    groups: tuple[str, ...] = (),
 ) -> CommitSink:
-    """A Delta table, made if it is not there; `uid` is the query's."""
+    """A Delta table, made if it is not there; `uid` is the query's. `groups`: its keys if no others are named."""
     options.refuse_others("delta", ("path", KEY_COLUMNS, *QUERY_OPTIONS))
     path = path or options.text("path")
     if not path:
         raise PlanError("writeStream.format('delta') needs a path: start(path)")
-    keys = key_columns(options, schema)
+    keys = key_columns(options, schema) or groups
     refuse_keys(schema, keys)
     library = delta_library()
     uri = path if "://" in path else str(Path(path).expanduser().absolute())

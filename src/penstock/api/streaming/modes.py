@@ -9,6 +9,7 @@
 | by keys alone | refused | each key that has changed | `update` |
 
 Windows whose rows another step with state takes are given once in any mode: changes would be counted as rows.
+`complete` is `update` for the tasks; the sink makes the whole result of that (`whole_results`).
 """
 
 from __future__ import annotations
@@ -23,23 +24,18 @@ from penstock.operators.verbs import Project
 from penstock.operators.window_aggregates import PartialWindows
 from penstock.operators.windows import FixedWindows
 
-APPEND, UPDATE = "append", "update"
+APPEND, UPDATE, COMPLETE = "append", "update", "complete"
 
 
 def output_mode(mode: object) -> str:
     """A mode's name; raises TypeError or PlanError for what is none, or not possible here."""
     if not isinstance(mode, str):
-        raise TypeError(f"writeStream.outputMode takes 'append' or 'update', not {type(mode).__name__}")
+        raise TypeError(f"writeStream.outputMode takes 'append', 'update' or 'complete', not {type(mode).__name__}")
     name = mode.lower()
-    if name == "complete":
+    if name not in (APPEND, UPDATE, COMPLETE):
         raise PlanError(
-            "outputMode('complete') is not there: it would write every group again with each checkpoint. Say "
-            "outputMode('update'), which writes the groups that have changed, or leave it out"
-        )
-    if name not in (APPEND, UPDATE):
-        raise PlanError(
-            f"outputMode({mode!r}): there is no such mode (PySpark's STREAMING_OUTPUT_MODE.INVALID): say append or "
-            "update, or leave it out"
+            f"outputMode({mode!r}): there is no such mode (PySpark's STREAMING_OUTPUT_MODE.INVALID): say append, "
+            "update or complete, or leave it out"
         )
     return name
 
@@ -49,6 +45,7 @@ def in_mode(branches: tuple[Step, ...], mode: str | None) -> tuple[Step, ...]:
     from penstock.stream.aggregate import KeyedAggregate
     from penstock.stream.window_aggregate import WindowAggregate
 
+    mode = UPDATE if mode == COMPLETE else mode
     steps = list(in_order(branches))
     made: dict[int, Step] = {}
     for step in steps:

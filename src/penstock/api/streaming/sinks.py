@@ -32,6 +32,7 @@ from penstock.api.streaming.latest import EPOCH
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.api.streaming.query import QueryHooks
+from penstock.api.streaming.whole_results import COMPLETE_ROWS, MOST_ROWS, WholeResult
 from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.machine.locations import here
 from penstock.operators.csv_write import CsvSigns, csv_fault
@@ -49,7 +50,8 @@ _OF_EPOCHS = ("epochColumn", KEY_COLUMNS)
 class SinkRequest:
     """The wish of somebody who called `writeStream`. `query` is an id that stays the same over all runs of the query.
 
-    `is_kept`: a later run may go on from this one.
+    `is_kept`: a later run may go on from this one. `groups`: the columns that name the rows of a result that is to be
+    whole with each checkpoint; None where it is not.
     """
 
     spark: Any
@@ -60,6 +62,7 @@ class SinkRequest:
     query: str
     is_kept: bool
     partition_by: tuple[str, ...] = ()
+    groups: tuple[str, ...] | None = None
 
     def refuse_others(self, what: str, *known: str) -> None:
         """Raise SettingError for an option that is neither the query's nor the sink's, and for a path of no use."""
@@ -146,7 +149,7 @@ def noop(request: SinkRequest) -> Made:
 
 def memory(request: SinkRequest) -> Made:
     """A temporary view of the query's name, with the rows of complete checkpoints."""
-    request.refuse_others("memory")
+    request.refuse_others("memory", *_of_whole(request))
     if request.name is None:
         raise SettingError("writeStream.format('memory') needs queryName(...): the table gets that name")
     folder, name, spark = _folder(request), request.name, request.spark
@@ -157,6 +160,15 @@ def memory(request: SinkRequest) -> Made:
     def show() -> None:
         spark.read.schema(types).parquet(folder).createOrReplaceTempView(name)
 
+    if request.groups is not None:
+        whole, sink = _whole(request, folder)
+
+        def show_whole() -> None:
+            if (rows := whole.look()) is not None:
+                spark.createDataFrame(rows, types).createOrReplaceTempView(name)
+
+        spark.createDataFrame([], types).createOrReplaceTempView(name)
+        return sink, QueryHooks(show_whole, failure=lambda: whole.failure)
     show()
     sink = FolderSink(here(), folder, request.schema, request.uid)
     return sink, QueryHooks(show, lambda: None)
@@ -164,9 +176,17 @@ def memory(request: SinkRequest) -> Made:
 
 def console(request: SinkRequest) -> Made:
     """Prints what each checkpoint adds, on the driver."""
-    request.refuse_others("console", "numRows", "truncate")
+    request.refuse_others("console", "numRows", "truncate", *_of_whole(request))
     rows = request.options.value("numRows", int, _CONSOLE_ROWS)
     folder = _folder(request)
+    if request.groups is not None:
+        whole, sink = _whole(request, folder)
+
+        def show_whole() -> None:
+            if (found := whole.look()) is not None:
+                _print(found, rows)
+
+        return sink, QueryHooks(show_whole, failure=lambda: whole.failure)
     shown: set[str] = set()
 
     def show() -> None:
@@ -180,6 +200,19 @@ def console(request: SinkRequest) -> Made:
     return sink, QueryHooks(show)
 
 
+def _of_whole(request: SinkRequest) -> tuple[str, ...]:
+    """The options of a result that is to be whole."""
+    return () if request.groups is None else (COMPLETE_ROWS,)
+
+
+def _whole(request: SinkRequest, folder: str) -> tuple[WholeResult, FolderSink]:
+    """A whole result, and the sink whose files it is made of."""
+    keys = request.groups or ()
+    most = request.options.value(COMPLETE_ROWS, int, MOST_ROWS)
+    sink = FolderSink(here(), folder, request.schema, request.uid)
+    return WholeResult(folder, request.schema, keys, most), replace(sink, keys=keys, has_epochs=True)
+
+
 def kafka(request: SinkRequest) -> Made:
     """Messages in Kafka's topics."""
     if request.path is not None:
@@ -190,7 +223,8 @@ def kafka(request: SinkRequest) -> Made:
 
 def delta(request: SinkRequest) -> Made:
     """A Delta Lake table, with a version for each checkpoint that has rows."""
-    sink = delta_sink(request.options, request.path, request.schema, request.uid, request.partition_by)
+    by, groups = request.partition_by, request.groups or ()
+    sink = delta_sink(request.options, request.path, request.schema, request.uid, by, groups)
     return sink, QueryHooks()
 
 

@@ -17,7 +17,7 @@ from penstock.api.plan import PLANNING_SLOTS, plan_query
 from penstock.api.schemas import column_arguments
 from penstock.api.streaming.batches import BatchFunction, for_each_batch, refuse_without_slots
 from penstock.api.streaming.in_flight import most_in_flight
-from penstock.api.streaming.modes import comes_by_key, in_mode, output_mode
+from penstock.api.streaming.modes import COMPLETE, comes_by_key, in_mode, output_mode
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.queries import streams
@@ -34,6 +34,7 @@ from penstock.api.streaming.sinks import SINKS, Made, SinkRequest, registered_si
 from penstock.api.streaming.tables import into_table
 from penstock.api.streaming.triggers import QueryTrigger, trigger_of
 from penstock.api.streaming.uids import with_uids
+from penstock.api.streaming.whole_results import group_columns, refuse_sink
 from penstock.errors import PlanError
 from penstock.graph import JobGraph, Operator
 from penstock.graph.streaming import StreamingOptions
@@ -79,6 +80,8 @@ class StreamWriter(TakesOptions):
 
     def outputMode(self, outputMode: str) -> Self:
         """`append`: each row once; `update`: of an aggregation a row for each key or window that has changed.
+
+        `complete`: all groups of an aggregation by keys, with each checkpoint; of `memory`, `console` and `delta`.
 
         Left out it is what the query can do: `append` for windows behind a watermark, `update` for any other
         aggregation, else the two are the same. An aggregation by keys alone in `append` is refused at `start`, as its
@@ -148,7 +151,7 @@ class StreamWriter(TakesOptions):
         id_ = str(uuid.uuid5(uuid.NAMESPACE_URL, location) if is_kept else uuid.uuid4())
         streams(session).refuse_twice(id_, self._name)
         schema, by = self._branches[0].schema, self._partition_by
-        request = SinkRequest(session, schema, self._options, self._name, path, id_, is_kept, by)
+        request = SinkRequest(session, schema, self._options, self._name, path, id_, is_kept, by, self._groups())
         place = location or tempfile.mkdtemp(prefix="penstock-checkpoints-")
         try:
             sink, hooks = self._sink(request, place)
@@ -218,6 +221,15 @@ class StreamWriter(TakesOptions):
             options.query, run, self._name, graph, total, handle, master, hooks, most, tell, showing, save, logs
         )
         return StreamingQuery(started)
+
+    def _groups(self) -> tuple[str, ...] | None:
+        """The columns that name the groups of a result that is to be whole; None where it is not."""
+        if self._mode != COMPLETE:
+            return None
+        keys = group_columns(self._branches)
+        named = self._format.lower() if isinstance(self._format, str) else self._format.name
+        refuse_sink("foreachBatch" if self._function is not None else "toTable" if self._table else named, keys)
+        return keys
 
     @property
     def _title(self) -> str:
