@@ -15,7 +15,7 @@ from penstock.buffer import BufferSlice, DataType
 from penstock.errors import PartitionReleasedError, ProducerFailedError
 from penstock.partition.reattaching import ReattachableSubpartition
 from penstock.partition.subpartition import PipelinedView, SubpartitionState
-from penstock.shuffle.events import EndOfData, EndOfPartition, Reattached, encode_event
+from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Reattached, encode_event
 
 ANEW = encode_event(Reattached())
 
@@ -88,6 +88,21 @@ def test_the_next_reader_begins_with_a_message() -> None:
     taken = [subpartition.add(each) for each in (piece(1, continues=True), piece(2), piece(3, continues=True))]
     assert taken == [False, True, True]
     assert read(after) == [ANEW, 2, 3]
+
+
+@pytest.mark.parametrize("when", ["queued", "read", "dropped"])
+def test_the_next_reader_hears_which_epoch_ended_last(when: str) -> None:
+    """Its barrier was under way to a reader that is gone, or for nobody: no other word of that checkpoint comes."""
+    subpartition, view, _ = make()
+    subpartition.add_event(encode_event(EpochEnd(b"one", 1, 8, 9, 1)), DataType.EVENT)
+    if when == "dropped":
+        view.release()
+    subpartition.add_event(encode_event(EpochEnd(b"two", 2, 8, 9, 2)), DataType.EVENT)
+    if when == "read":
+        read(view)
+    view.release()
+    subpartition.add_event(b"\x03two", DataType.EVENT)
+    assert read(subpartition.create_view(silent)) == [encode_event(Reattached(b"two"))]
 
 
 def test_the_end_of_the_data_is_said_again() -> None:

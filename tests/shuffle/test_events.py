@@ -18,7 +18,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(EpochEnd, st.binary(max_size=40), COUNTS, COUNTS, COUNTS, COUNTS, st.booleans()),
     st.builds(TaskEvent, st.binary(max_size=40)),
     st.builds(ProducerIs, st.integers(-1, (1 << 63) - 1)),
-    st.just(Reattached()),
+    st.builds(Reattached, st.binary(max_size=40)),
 )
 
 

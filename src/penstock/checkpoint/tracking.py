@@ -27,12 +27,15 @@ class _Counted:
 
 
 class CountedBarriers:
-    """The barriers of one task; takes the same calls as `AlignedBarriers`."""
+    """The barriers of one task; takes the same calls as `AlignedBarriers`.
 
-    def __init__(self, channels: Iterable[int]) -> None:
+    Those of checkpoints up to `behind` are from before the task began: a task in front of it may still tell them.
+    """
+
+    def __init__(self, channels: Iterable[int], behind: int = NO_CHECKPOINT) -> None:
         self._open = set(channels)
         self._pending: OrderedDict[int, _Counted] = OrderedDict()
-        self._latest = NO_CHECKPOINT
+        self._latest = behind
 
     def barrier_came(self, channel: int, barrier: CheckpointBarrier, now: float) -> list[Action]:
         """A barrier came on an open channel; raises ProtocolError for one that can't be."""

@@ -8,6 +8,8 @@ Rules:
 - A reader that comes is told that it has come in the middle (`Reattached`), then gets what is sent from then on. The
   rest of a message whose beginning was dropped is dropped as well.
 - The words that end the data are kept: a reader that comes later hears them again.
+- It also hears which epoch ended last: its barrier was dropped, or is on its way to a reader that is gone, and the
+  checkpoint would wait for it for ever.
 - A second reader takes the place of the first, which is of an earlier attempt whose end was not noticed yet.
 - Nothing is counted here: the writer's sums go on, so the next end of an epoch says how many rows were dropped.
 """
@@ -19,9 +21,7 @@ from typing import Protocol
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.view import BufferOrEvent, DataListener
 from penstock.partition.subpartition import DETACHED, PipelinedSubpartition, PipelinedView, SubpartitionEvent
-from penstock.shuffle.events import Reattached, encode_event, is_closing
-
-_REATTACHED = encode_event(Reattached())
+from penstock.shuffle.events import Reattached, barrier_of, encode_event, is_closing
 
 
 class ReattachableParent(Protocol):
@@ -45,13 +45,15 @@ class ReattachableParent(Protocol):
 class ReattachableSubpartition(PipelinedSubpartition):
     """One subpartition whose readers may follow each other."""
 
-    __slots__ = ("_closing", "_partition", "_skips")
+    __slots__ = ("_barrier", "_closing", "_partition", "_skips")
 
     def __init__(self, index: int, parent: ReattachableParent) -> None:
         super().__init__(index, parent)
         self._partition = parent
         self._closing: list[bytes] = []
         """The words that end the data, as far as they were said."""
+        self._barrier = b""
+        """That of the last epoch that has ended."""
         self._skips = False
         """True until a message begins: what comes belongs to one whose beginning was dropped."""
 
@@ -64,6 +66,7 @@ class ReattachableSubpartition(PipelinedSubpartition):
         """As `PipelinedSubpartition.add_event`."""
         if is_closing(payload):
             self._closing.append(payload)
+        self._barrier = barrier_of(payload) or self._barrier
         return super().add_event(payload, data_type)
 
     def create_view(self, listener: DataListener) -> PipelinedView:
@@ -75,9 +78,8 @@ class ReattachableSubpartition(PipelinedSubpartition):
             self.consume()
         self._lifecycle.move(SubpartitionEvent.ATTACH)
         self._skips = True
-        self._queue.extend(
-            BufferOrEvent(DataType.EVENT, payload, self.index) for payload in (_REATTACHED, *self._closing)
-        )
+        anew = encode_event(Reattached(self._barrier))
+        self._queue.extend(BufferOrEvent(DataType.EVENT, payload, self.index) for payload in (anew, *self._closing))
         self._view = PipelinedView(self, listener)
         return self._view
 

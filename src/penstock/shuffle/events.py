@@ -76,8 +76,11 @@ class ProducerIs:
 class Reattached:
     """The reader has come to a subpartition in its middle: rows that were sent before are lost.
 
-    Its sums go on from the beginning, so the next end of an epoch says how many that were.
+    Its sums go on from the beginning, so the next end of an epoch says how many that were. `payload` is the barrier
+    of the last epoch that had ended, which this reader does not get any more; empty if none had.
     """
+
+    payload: bytes = b""
 
 
 Event = EndOfData | EndOfPartition | EpochEnd | EpochAhead | ProducerIs | Reattached | TaskEvent
@@ -99,7 +102,7 @@ def encode_event(event: Event) -> bytes:
     if isinstance(event, ProducerIs):
         return _PRODUCER.pack(7, event.attempt)
     if isinstance(event, Reattached):
-        return b"\x06"
+        return b"\x06" + event.payload
     if isinstance(event, EpochAhead):
         raise ProtocolError("the announcement of a barrier does not travel: the barrier does")
     return b"\x03" + event.payload
@@ -108,6 +111,11 @@ def encode_event(event: Event) -> bytes:
 def is_closing(data: bytes) -> bool:
     """Tell whether these are the bytes of an event that ends a channel's data, or the channel."""
     return data[:1] in (b"\x01", b"\x02")
+
+
+def barrier_of(data: bytes) -> bytes:
+    """The barrier of the bytes of an EpochEnd; empty for other events."""
+    return data[_EPOCH.size :] if data[:1] in (b"\x04", b"\x05") else b""
 
 
 def decode_event(data: bytes) -> Event:
@@ -120,8 +128,8 @@ def decode_event(data: bytes) -> Event:
     if data[:1] in (b"\x04", b"\x05") and len(data) >= _EPOCH.size:
         kind, rows, size, checksum, messages = _EPOCH.unpack_from(data)
         return EpochEnd(data[_EPOCH.size :], rows, size, checksum, messages, kind == 5)
-    if data == b"\x06":
-        return Reattached()
+    if data[:1] == b"\x06":
+        return Reattached(data[1:])
     if data[:1] == b"\x07" and len(data) == _PRODUCER.size:
         return ProducerIs(_PRODUCER.unpack(data)[1])
     if data[:1] == b"\x03":

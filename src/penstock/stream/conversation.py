@@ -71,13 +71,14 @@ class Conversation:
         self,
         channels: int,
         *,
-        exactly_once: bool = True,
+        counted_after: int | None = None,
         with_checkpoints: bool = True,
         settles_all: bool = False,
         available_now: bool = False,
     ) -> None:
         """`settles_all`: any snapshot may hold rows in flight, not just one whose barrier overtakes them.
 
+        `counted_after`: at least once, with the barriers of checkpoints after this one; None: exactly once.
         `available_now`: the source's end is the end of what is read in this run, and not that of the data.
         """
         self._settles_all = settles_all
@@ -85,7 +86,7 @@ class Conversation:
         self._has_caught_up = False
         numbers = range(channels)
         self._barriers: UnalignedBarriers | CountedBarriers = (
-            UnalignedBarriers(numbers) if exactly_once else CountedBarriers(numbers)
+            UnalignedBarriers(numbers) if counted_after is None else CountedBarriers(numbers, counted_after)
         )
         self._with_data = set(numbers)
         self._open = set(numbers)
@@ -131,7 +132,7 @@ class Conversation:
         if isinstance(event, EndOfPartition):
             return self._channel_ended(channel)
         if isinstance(event, ProducerIs | Reattached):
-            return self._channel_anew(channel)
+            return self._channel_anew(channel, event, now)
         marker = decode(event.payload)
         if not isinstance(marker, CancelCheckpointMarker):
             raise ProtocolError(f"a barrier of channel {channel} did not end its epoch")
@@ -169,11 +170,15 @@ class Conversation:
         if self._is_finished and (self._has_data or self._open or not self._is_free):
             raise AssertionError("the task has finished too early")
 
-    def _channel_anew(self, channel: int) -> list[Decision]:
-        """Only at-least-once queries have tasks that begin anew alone."""
+    def _channel_anew(self, channel: int, event: ProducerIs | Reattached, now: float) -> list[Decision]:
+        """Only at-least-once queries have tasks that begin anew alone. The last barrier in front of it counts."""
         if not isinstance(self._barriers, CountedBarriers):
             raise ProtocolError(f"another producer of channel {channel} came: this query restarts as a whole")
-        return self._noted(self._barriers.channel_anew(channel))
+        decisions = self._noted(self._barriers.channel_anew(channel))
+        if isinstance(event, Reattached) and event.payload:
+            barrier = _barrier(event.payload, f"channel {channel} began in the middle")
+            decisions += self._noted(self._barriers.barrier_came(channel, barrier, now))
+        return decisions
 
     def _data_ended(self, channel: int, event: EndOfData) -> list[Decision]:
         if channel not in self._with_data:

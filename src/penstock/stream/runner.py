@@ -163,7 +163,7 @@ class _StreamTask:
             self._store = SnapshotStore(streaming.location, streaming.owner, part, self._mailbox, host)
         conversation = Conversation(
             inputs.channels,
-            exactly_once=streaming.consistency == EXACTLY_ONCE,
+            counted_after=None if streaming.consistency == EXACTLY_ONCE else streaming.behind,
             # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
             settles_all=self._persisting.settles_all,
