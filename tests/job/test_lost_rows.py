@@ -16,8 +16,8 @@ from penstock.shuffle import AttemptId, EpochEnd, Event
 from penstock.shuffle.events import ProducerIs, Reattached
 from penstock.stream.row_counts import CountedChannels, RowCounts
 
-PRODUCERS, CONSUMERS = 1, 1
-SUBTASKS = st.just(0)
+PRODUCERS, CONSUMERS = 2, 2
+SUBTASKS = st.sampled_from((0, 1))
 
 
 class Memory:

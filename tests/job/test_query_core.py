@@ -16,14 +16,22 @@ from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.errors import FailureKind, SlotsError
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
-from penstock.graph.streaming import CONTINUOUS, QueryBeginning, SavedParts, StreamingOptions
+from penstock.graph.streaming import (
+    APPROXIMATE,
+    AT_LEAST_ONCE,
+    CONTINUOUS,
+    QueryBeginning,
+    SavedParts,
+    StreamingOptions,
+)
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.result import JobProgress
-from penstock.link.commands import TaskAction
+from penstock.link.commands import CancelTask, TaskAction
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.settings import RestartSettings
+from penstock.shuffle import DatasetId, PartitionId
 from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 
 RESTARTS = RestartSettings("exponential", attempts=1_000_000, delay=0.1, reset_after=1.0)
@@ -380,3 +388,88 @@ def _reachable(cluster: Cluster) -> int:
             seen.add(id(item))
             waiting.extend(gc.get_referents(item))
     return len(seen)
+
+
+ALONE = replace(OPTIONS, recovery=APPROXIMATE, consistency=AT_LEAST_ONCE)
+
+
+def test_a_task_begins_anew_alone() -> None:
+    """Its neighbours hear of nothing but the checkpoint that is given up; it begins with the newest complete one."""
+    cluster = started(ALONE)
+    number = checkpoint(cluster)
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    begun = triggered(cluster)
+    before = {place: cluster.attempt(*place) for place in PLACES}
+    cluster.lose_task(1, 0)
+    assert told(cluster, CheckpointGivenUp) == [(0, 0), (0, 1), (1, 1)]
+    assert not cluster.of(CancelTask)
+    assert cluster.restarted() == [(1, 0)]
+    cluster.deadline(DeadlineKind.RESTART)
+    after = {place: cluster.attempt(*place) for place in PLACES}
+    assert [place for place in PLACES if after[place] != before[place]] == [(1, 0)]
+    streaming = cluster.deployment(1, 0).streaming
+    assert streaming is not None
+    assert streaming.restored == (("u1.0", f"1.0@{number}".encode()),)
+    counts, lost = progress_of(cluster).checkpoints, progress_of(cluster).lost_rows
+    assert (counts.restarts, counts.restarts_alone) == (1, 1)
+    assert lost is not None
+    assert lost.uncounted == 1, "nobody has told the counts of the one that is gone"
+    assert checkpoint(cluster) > begun
+    assert progress_of(cluster).checkpoints.completed == 2
+
+
+def test_two_tasks_that_die_one_after_the_other_begin_anew_together() -> None:
+    """The second dies while the first is not there again: no checkpoint is begun before both are."""
+    cluster = started(ALONE)
+    checkpoint(cluster)
+    cluster.lose_task(1, 0)
+    cluster.now += 2.0
+    cluster.lose_task(0, 1)
+    assert cluster.restarted() == [(0, 1), (1, 0)]
+    begun = len(told(cluster, TriggerCheckpoint))
+    assert cluster.working() == [(0, 0), (1, 1)]
+    assert len(told(cluster, TriggerCheckpoint)) == begun
+    cluster.deadline(DeadlineKind.RESTART)
+    assert cluster.working() == PLACES
+    checkpoint(cluster)
+
+
+@pytest.mark.parametrize("why", ["no checkpoint", "data ended", "stopping", "host lost", "damaged"])
+def test_all_tasks_begin_anew_where_one_alone_can_not(why: str) -> None:
+    """Without a complete checkpoint, at the end of the data, and where more than tasks were lost."""
+    cluster = started(ALONE)
+    if why != "no checkpoint":
+        checkpoint(cluster)
+        checkpoint(cluster)
+    if why == "data ended":
+        cluster.send(DataEnded(cluster.attempt(0, 0)))
+    if why == "stopping":
+        cluster.send(events.StopAsked("j1"))
+    if why == "host lost":
+        cluster.lose_environment("a")
+    elif why == "damaged":
+        cluster.fail(1, 0, FailureKind.UNRESTORABLE)
+    else:
+        cluster.lose_task(1, 0)
+    assert cluster.restarted() == PLACES
+    progress = progress_of(cluster)
+    assert progress.checkpoints.restarts_alone == 0
+    assert progress.lost_rows is not None
+    assert progress.lost_rows.uncounted == 0, "what was under way is read again"
+
+
+def test_each_worker_of_such_a_query_is_a_spark_job_of_its_own() -> None:
+    """Spark ends all tasks of a job of which one has failed too often: the others would go with it."""
+    (launched,) = started(ALONE).of(do.LaunchSparkJobs)
+    assert [len(each.workers) for each in launched.spark_jobs] == [1, 1, 1, 1]
+    (launched,) = started().of(do.LaunchSparkJobs)
+    assert [len(each.workers) for each in launched.spark_jobs] == [4]
+
+
+def test_a_task_that_could_not_read_takes_its_producer_with_it() -> None:
+    """The partition is released, so its writer begins anew as well, and nobody else."""
+    cluster = started(ALONE)
+    checkpoint(cluster)
+    partition = PartitionId(DatasetId("j1", 0), 1, cluster.attempt(0, 1).attempt)
+    cluster.fail(1, 0, FailureKind.CONSEQUENCE, lost=partition)
+    assert cluster.restarted() == [(0, 1), (1, 0)]

@@ -73,12 +73,12 @@ def test_a_decision_goes_to_the_part_that_it_is_for(group: Any, part: str) -> No
 
 
 def test_a_decision_is_for_one_part_or_leaves() -> None:
-    """No class stands in two groups; what is in none is an event again, the end of the job, or an instruction."""
+    """No class stands in two groups; others are events again, an instruction, or for the loop: counts, the end."""
     groups = (so.ForAttempts, so.ForSlots, so.ForRecovery, so.ForCheckpoints, so.ForEnding, so.ForAccounts)
     kinds = [kind for group in groups for kind in get_args(group)]
     assert len(set(kinds)) == len(kinds)
     assert set(get_args(so.ForParts)) == set(kinds)
-    others = {so.Conclude, events.TaskRegistered, events.CancelRequested, *get_args(do.Instruction)}
+    others = {so.Conclude, so.NoteCounts, events.TaskRegistered, events.CancelRequested, *get_args(do.Instruction)}
     assert set(get_args(so.Decision)) - set(kinds) == others
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.attachment.attachment import Attachment
 from penstock.errors import EnvironmentLostError, PenstockError
-from penstock.link.calls import HandedOver, HandOverPart, LeaveFiles, ShareFiles
+from penstock.link.calls import HandedOver, HandOverPart, LeaveFiles, ShareCounts, ShareFiles
 from penstock.link.control import raise_for_error
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.link.wire import Plain, from_wire
@@ -66,6 +66,10 @@ class AttachmentMailbox:
             self._attempt, part.location, part.owner, part.checkpoint, part.memory, part.handle, dict(part.figures)
         )
         self._tell(request, lambda answer: done(from_wire(HandedOver, answer).cause))
+
+    def share_counts(self, descriptor: int) -> None:
+        """The task counts its rows in memory that it has open under this descriptor."""
+        self._tell(ShareCounts(self._attempt, descriptor))
 
     def leave_files(self) -> None:
         """The task takes part in no further checkpoint."""

@@ -102,7 +102,7 @@ class CheckpointCoordinator:
         self._asked: list[int] = []
         self._schedule = Schedule(options.interval, options.min_pause)
         self._failures = 0
-        self._is_failed = False
+        self._is_failed = self._is_short = False
 
     @property
     def latest_completed(self) -> int | None:
@@ -132,6 +132,7 @@ class CheckpointCoordinator:
             raise ValueError("a query can't restart while the metadata of a checkpoint is being written")
         self._tasks = frozenset(tasks)
         self._finished = set(finished)
+        self._is_short = False
         self._waiting.clear()
         self._schedule.begun(now)
         return self._advance(now)
@@ -145,6 +146,32 @@ class CheckpointCoordinator:
         self._tasks = frozenset()
         self._schedule.suspend()
         return decisions
+
+    def fell_short(self, cause: str, now: float) -> list[do.Decision]:
+        """Tasks begin anew alone: as `interrupted`, and no checkpoint is begun before they are there again.
+
+        None of them has ended its data: a query of which some tasks have begins anew as a whole.
+        """
+        tasks = self._tasks
+        decisions = self.interrupted(cause, now)
+        self._tasks, self._is_short = tasks, bool(tasks)
+        return decisions
+
+    def complete_again(self, now: float) -> list[do.Decision]:
+        """All tasks of the attempt run again, and go on together."""
+        self._is_short = False
+        self._schedule.begun(now)
+        return self._advance(now)
+
+    @property
+    def is_running(self) -> bool:
+        """True if all tasks of an attempt run, or did until some of them fell out."""
+        return bool(self._tasks)
+
+    @property
+    def has_all_data(self) -> bool:
+        """True if no task has handled the end of its data, and none is told to."""
+        return not (self._waiting or self._finished or self._schedule.is_stopping)
 
     def skip(self) -> int:
         """Leave a number out, and return it: what was begun is below it, and what will be above."""
@@ -284,7 +311,7 @@ class CheckpointCoordinator:
         return [*decisions, do.WakeAt(wake)] if wake is not None else decisions
 
     def _may_trigger(self, now: float) -> bool:
-        if not self._tasks or self._is_failed or len(self._pending) >= self._options.max_concurrent:
+        if not self._tasks or self._is_short or self._is_failed or len(self._pending) >= self._options.max_concurrent:
             return False
         if not self._tasks - self._finished:
             return False  # nobody is left to hold anything
@@ -338,7 +365,7 @@ class CheckpointCoordinator:
     def _next_wake(self, now: float) -> float | None:
         collecting = [each for each in self._pending.values() if each.is_collecting]
         times = [min(pending.triggered + self._options.timeout, self._anew_at(pending)) for pending in collecting]
-        if self._tasks and len(self._pending) < self._options.max_concurrent:
+        if self._tasks and not self._is_short and len(self._pending) < self._options.max_concurrent:
             if self._schedule.at is not None:
                 times.append(self._schedule.at)
             if self._uncovered():

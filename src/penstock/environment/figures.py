@@ -24,7 +24,9 @@ TaskFigures = tuple[tuple[AttemptId, dict[str, float]], ...]
 def task_figures(tasks: Iterable[AttachedTask], remote: RemoteExchange) -> TaskFigures:
     """The figures that tasks have told of themselves, with those of their gates and writers."""
     return tuple(
-        (task.attempt, {**task.metrics, **_ports(task, remote)}) for task in tasks if task.attempt is not None
+        (task.attempt, {**task.metrics, **task.counts(), **_ports(task, remote)})
+        for task in tasks
+        if task.attempt is not None
     )
 
 

@@ -13,6 +13,9 @@ AT_LEAST_ONCE = "at_least_once"
 AT_CHECKPOINT = "checkpoint"
 CONTINUOUS = "continuous"
 """When rows in flight are written: while a checkpoint is taken, or as they are given to their channels."""
+EXACT = "exact"
+APPROXIMATE = "approximate"
+"""After a failure all tasks begin anew, so that no row is lost, or those alone that have failed."""
 KEY_GROUP_HASH = "spark-murmur3-42"
 """The hash that puts keys into key groups; it is fixed for ever, and written into every checkpoint."""
 
@@ -32,7 +35,8 @@ class StreamingOptions:
     rows are written (AT_CHECKPOINT or CONTINUOUS); `recover_without_in_flight` drops the
     rows in flight of the checkpoint that the query begins with; `rescale_by_function` lets a user's function deal
     them out to another number of tasks. At a location without checkpoints the query begins with `savepoint`. With
-    `available_now` it stops by itself when its sources have given what was there at their beginning.
+    `available_now` it stops by itself when its sources have given what was there at their beginning. `recovery` is
+    EXACT or APPROXIMATE.
     """
 
     query: str
@@ -54,6 +58,12 @@ class StreamingOptions:
     persist_in_flight: str = AT_CHECKPOINT
     savepoint: str = ""
     available_now: bool = False
+    recovery: str = EXACT
+
+    @property
+    def restarts_alone(self) -> bool:
+        """True if a task that fails begins anew alone, and rows under way to and from it are lost."""
+        return self.recovery == APPROXIMATE
 
     @property
     def logs_in_flight(self) -> bool:

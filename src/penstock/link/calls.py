@@ -85,6 +85,14 @@ class CloseGate(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class ShareCounts(Request[Done]):
+    """The task counts its rows in memory that it has open under this descriptor; they are read when it has died."""
+
+    attempt: AttemptId
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReportMissingFile(Request[Done]):
     """A reader found that a file of a finished partition is gone; the answer is the error that says why."""
 
@@ -173,6 +181,7 @@ CALLS: dict[str, type[Request[Any]]] = {
         ShareFiles,
         LeaveFiles,
         HandOverPart,
+        ShareCounts,
     )
 }
 """Every call, by its name on the wire."""

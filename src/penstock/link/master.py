@@ -205,11 +205,12 @@ class PartitionConsumable(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class TaskLost(Request[Done]):
-    """A task has gone without a word. A report, sent until it is taken."""
+    """A task has gone without a word. A report, sent until it is taken. `counts` are those of its rows, if any."""
 
     attempt: AttemptId
     cause: str
     number: int = 0
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,6 +315,14 @@ JOBS = (
     _job("penstock_job_seconds", GAUGE, "Time since the job was submitted.", "seconds"),
     _job("penstock_job_restarts_total", COUNTER, "Restarts of the job.", "restarts", "numRestarts"),
     _job(
+        "penstock_job_restarts_alone_total",
+        COUNTER,
+        "Restarts of tasks alone, with recovery=approximate.",
+        "restarts_alone",
+    ),
+    _job("penstock_job_lost_rows", GAUGE, "Rows that were under way to and from such tasks.", "rows_lost"),
+    _job("penstock_job_uncounted_channels", GAUGE, "Channels of which it is not known yet how many.", "links_open"),
+    _job(
         "penstock_job_completed_checkpoints_total",
         COUNTER,
         "Checkpoints that are complete.",

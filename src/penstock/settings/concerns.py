@@ -206,7 +206,9 @@ class StreamingSettings:
     has a temporary folder, and no later query goes on from it. A checkpoint is taken every `checkpoint_interval` (0:
     only when somebody asks), given up after `checkpoint_timeout`, and begun no sooner than `min_pause` after the end
     of the last one; `max_concurrent_checkpoints` may be under way. `tolerable_failed_checkpoints` may fail in a row
-    before the query does. `retained_checkpoints` are kept. `consistency` is `exactly_once` or `at_least_once`. Rows
+    before the query does. `retained_checkpoints` are kept. `consistency` is `exactly_once` or `at_least_once`. With
+    `recovery` `exact` all tasks go on from the last checkpoint after a failure; with `approximate`, which needs
+    `at_least_once`, those alone that failed, and the rows under way to and from them are lost and counted. Rows
     wait for at most `buffer_timeout` until they are sent; less than 0: until a segment is full. The bytes in flight
     over each exchange follow what its readers take, so that they take about `in_flight_time`; 0: they do not, and the
     segments of the exchange are all that bounds them.
@@ -235,6 +237,7 @@ class StreamingSettings:
     tolerable_failed_checkpoints: int = 10
     retained_checkpoints: int = 2
     consistency: str = "exactly_once"
+    recovery: str = "exact"
     buffer_timeout: float = 0.1
     in_flight_time: float = 1.0
     unaligned: bool = False

@@ -267,6 +267,7 @@ def _restart_checks(restart: RestartSettings) -> list[tuple[bool, str, str]]:
 
 def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str]]:
     kinds = ("exactly_once", "at_least_once")
+    recoveries = ("exact", "approximate")
     ways = ("checkpoint", "continuous")
     stores = ("memory", "files")
     return [
@@ -280,6 +281,12 @@ def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str
         (streaming.retained_checkpoints > 0, "streaming.retainedCheckpoints", "must be positive"),
         (streaming.state_store in stores, "streaming.stateStore", f"must be one of {', '.join(stores)}"),
         (streaming.consistency in kinds, "streaming.consistency", f"must be one of {', '.join(kinds)}"),
+        (streaming.recovery in recoveries, "streaming.recovery", f"must be one of {', '.join(recoveries)}"),
+        (
+            streaming.recovery == "exact" or streaming.consistency == "at_least_once",
+            "streaming.recovery",
+            "may be approximate with streaming.consistency=at_least_once only: a task that fails loses rows",
+        ),
         (
             not streaming.unaligned or streaming.consistency == "exactly_once",
             "streaming.unaligned",

@@ -23,7 +23,9 @@ def run_streaming(
     """Run it to its end; raises as `run_stream_subtask`."""
     task = task_plan(streaming, plan.deployment)
     mailbox = AttachmentMailbox(attachment, plan.deployment.attempt)
-    return run_stream_subtask(plan, of, mailbox, settings, task, mailbox if streaming.unaligned else None)
+    host = mailbox if streaming.unaligned else None
+    share = mailbox.share_counts if streaming.restarts_alone else None
+    return run_stream_subtask(plan, of, mailbox, settings, task, host, share)
 
 
 def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> StreamTaskPlan:

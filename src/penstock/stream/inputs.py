@@ -21,14 +21,22 @@ from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.channel_state import FORMER, ChannelKey
 from penstock.checkpoint.unaligned import ALWAYS, NO_MARK, RowsInFlight
 from penstock.shuffle import InputGate, Received
-from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event
+from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, ProducerIs
 from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
+from penstock.stream.row_counts import RowCounts, Uncounted
 
 
 class StreamInputs:
     """The gates of one task. `edges` names each gate's exchange in checkpoints, `subtask` is the task's number."""
 
-    def __init__(self, gates: Sequence[InputGate], edges: Sequence[str] = (), subtask: int = 0) -> None:
+    def __init__(
+        self,
+        gates: Sequence[InputGate],
+        edges: Sequence[str] = (),
+        subtask: int = 0,
+        counts: RowCounts | None = None,
+    ) -> None:
+        self._counts = counts or Uncounted()
         self._gates = tuple(gates)
         self._firsts: list[int] = []
         self._keys: list[ChannelKey] = []
@@ -84,6 +92,7 @@ class StreamInputs:
             else:
                 self._in_flight.take()
             self._taken[waiting.channel] += batch.num_rows
+            self._counts.taken(waiting.channel, batch.num_rows)
             taken.append(batch)
             left -= batch.num_rows
         return taken
@@ -99,6 +108,8 @@ class StreamInputs:
         if waiting is None or waiting.event is None:
             return None
         self._in_flight.take()
+        if isinstance(waiting.event, ProducerIs):
+            self._counts.producer_is(waiting.channel, waiting.event.attempt)
         return waiting.channel, waiting.event
 
     def take_ahead(self) -> tuple[int, Event] | None:
@@ -169,8 +180,10 @@ class StreamInputs:
             self._ahead.append((channel, event))
             return False
         if received.batch is not None:
+            self._counts.came(channel, received.batch.num_rows)
             self._in_flight.rows_came(channel, received.batch)
         elif event is not None:
+            self._counts.event_came(channel, event)
             self._in_flight.event_came(channel, event, _mark(event))
         return True
 

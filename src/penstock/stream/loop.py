@@ -43,6 +43,7 @@ from penstock.stream.key_sample import FrequentKeys
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Persisting
+from penstock.stream.row_counts import SOURCE_ROWS, RowCounts, Uncounted
 from penstock.stream.snapshots import Snapshots
 from penstock.stream.sources import Positions, SourceReader, outstanding_of
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
@@ -77,6 +78,7 @@ class TaskParts:
     persisting: Persisting = field(default_factory=AtCheckpoint)
     event_time: EventTime | None = None
     keys: FrequentKeys = field(default_factory=FrequentKeys)
+    counts: RowCounts = field(default_factory=Uncounted)
 
 
 class _Moment(NamedTuple):
@@ -144,6 +146,7 @@ class StreamLoop:
         self._reported = self._published = self._times.began
         self._publications = 0
         self._keys = parts.keys
+        self._row_counts = parts.counts
         self._is_done = False
 
     def run(self) -> None:
@@ -303,6 +306,7 @@ class StreamLoop:
         batch = source.poll(self._pace.rows)
         self._times.reading += self._clock() - began.clock
         if batch is not None and batch.num_rows:
+            self._row_counts.taken(SOURCE_ROWS, batch.num_rows)
             self._step([batch], began)
             return True
         decisions = self._conversation.source_ended() if source.is_ended else []
@@ -314,17 +318,19 @@ class StreamLoop:
         if (event := self._event_time.rows_come()) is not None:
             self._outputs.emit(event)
         rows = size = 0
-        given = self._counts["bytes_out"]
+        before = self._counts["bytes_out"]
         for batch in joined(batches):
             self._keys.look(batch, began.clock)
             rows += batch.num_rows
             size += batch.nbytes
             self._counts["rows_in"] += batch.num_rows
             self._counts["batches_in"] += 1
-            self._put(self._chain.push(batch))
+            given = self._chain.push(batch)
+            self._row_counts.handled(batch.num_rows)
+            self._put(given)
         self._counts["bytes_in"] += size
         seconds = self._step_clock() - began.worked
-        self._pace.took(rows, seconds, max(size, int(self._counts["bytes_out"] - given)))
+        self._pace.took(rows, seconds, max(size, int(self._counts["bytes_out"] - before)))
         self._pending = rows, began.clock
         self._look_at_room()
 
@@ -404,6 +410,7 @@ class StreamLoop:
             chunks.append((SOURCE_STATE, lambda: position))
         chunks += self._event_time.snapshot()
         chunks += self._chain.snapshot(barrier.checkpoint)
+        self._row_counts.snapshot_taken(barrier.checkpoint)
         self._pass_barrier(barrier)
         self._counts["checkpoints"] += 1
         figures = {"align_seconds": began - decided.aligned_since, "freeze_seconds": self._clock() - began}

@@ -10,7 +10,7 @@ segment is full.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from penstock.shuffle.events import Event
 from penstock.shuffle.splits import Split
 from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
 from penstock.stream.persisting import AtCheckpoint, Persisting
+from penstock.stream.row_counts import RowCounts, Uncounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,11 @@ class StreamOutput:
         partitioner: Partitioner,
         channels: OutputChannels | None = None,
         persisting: Persisting | None = None,
+        given: Callable[[int, int], None] | None = None,
     ) -> None:
         self.writer = writer
+        self._given = given
+        """Hears of rows that are dealt out: to which subpartition, negative for all, and how many."""
         self.channels = channels
         self._partitioner = partitioner
         self._pending: deque[tuple[int, InFlight]] = deque()
@@ -69,6 +73,12 @@ class StreamOutput:
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Take a batch's rows for their subpartitions."""
+        if self._given is not None:
+            split = list(self._partitioner.split(batch))
+            for number, rows in split:
+                self._given(number, rows.num_rows)
+            self._pending.extend(split)
+            return
         if self.channels is None or not self.allows_overtaking:
             self._pending.extend(self._partitioner.split(batch))
             return
@@ -135,7 +145,14 @@ class StreamOutput:
 class StreamOutputs:
     """All outputs of one task, of one schema."""
 
-    def __init__(self, outputs: Sequence[StreamOutput], schema: pa.Schema, buffer_timeout: float) -> None:
+    def __init__(
+        self,
+        outputs: Sequence[StreamOutput],
+        schema: pa.Schema,
+        buffer_timeout: float,
+        counts: RowCounts | None = None,
+    ) -> None:
+        self._counts = counts or Uncounted()
         self._outputs = tuple(outputs)
         self._schema = schema
         self._empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
@@ -157,6 +174,7 @@ class StreamOutputs:
         for output in self._outputs:
             for batch in batches:
                 output.put(batch)
+        self._counts.commit()  # ahead of the first of these rows that a reader may see
         if batches and not waits:
             self.drain(now)
 

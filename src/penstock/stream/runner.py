@@ -9,6 +9,7 @@ deal out key groups. The parts of a checkpoint are named `<uid of the vertex>.<s
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from penstock.checkpoint.storage import PartStorage
 from penstock.errors import PlanError
 from penstock.graph import OutputDeployment
 from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
+from penstock.machine.shared_numbers import SharedNumbers
 from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.settings import Settings, StreamingSettings
 from penstock.shuffle import InputGate, MetricGroup, OwnerContext, ResultPartitionWriter
@@ -41,6 +43,7 @@ from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Continuous, Persisting
 from penstock.stream.restored_rows import FormerPlan, RowsReader
 from penstock.stream.restored_state import StoredState
+from penstock.stream.row_counts import CountedChannels, RowCounts, Uncounted
 from penstock.stream.row_log import RowLog
 from penstock.stream.sources import OutsideReader, SourceReader, StreamSource
 from penstock.stream.state_place import StateFiles, state_in
@@ -94,12 +97,16 @@ def run_stream_subtask(
     settings: Settings,
     streaming: StreamTaskPlan,
     host: HostStore | None = None,
+    share: Callable[[int], None] | None = None,
 ) -> SubtaskReport:
     """Run it until its data has ended and its last checkpoint is complete, or raise what went wrong first.
 
-    `host` stores small snapshots together with those of other tasks; without one each has a file.
+    `share` makes the counts of a task's rows known to its host, by the descriptor of their memory; without it nothing
+    is counted. `host` stores small snapshots together with those of other tasks; without one each has a file.
     """
     task = _StreamTask(plan, mailbox, streaming, settings.streaming, host)
+    if share is not None:
+        task.count_rows(share)
     memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
     try:
         files = StateFiles((memory.directory, *memory.others)) if settings.streaming.state_store == FILES else None
@@ -143,17 +150,34 @@ class _StreamTask:
         self._loop: StreamLoop | None = None
         self._failed = False
         self._dropped = 0
+        self._numbers: SharedNumbers | None = None
+        self._counts: RowCounts = Uncounted()
         self._edges = edge_uids(plan.graph)
+
+    def count_rows(self, share: Callable[[int], None]) -> None:
+        """Count rows by channel, in memory that the host can read when this process was killed."""
+        told = self._plan.deployment
+        incoming = [
+            (each.edge, source.partition.index, first) for each in told.inputs for source, first, _ in each.channels
+        ]
+        channels = CountedChannels(incoming, [(output.edge, output.subpartitions) for output in told.outputs])
+        self._numbers = SharedNumbers(channels.names())
+        self._counts = RowCounts(channels, self._numbers)
+        share(self._numbers.descriptor)
 
     def open(self, environment_of: EnvironmentOf) -> None:
         plan, streaming = self._plan, self._streaming
         states = self._restored()
         self._persisting = self._way_to_persist()
         self._outputs = self._open_outputs(environment_of)
+        is_awaited = self._numbers is None
+        if not is_awaited:  # rows that come before it can work on them would fill what its producers have
+            self._chain.open(self._context(), states)
         inputs = self._open_inputs(environment_of)
         if streaming.restored:
             self._restore_rows(inputs)
-        self._chain.open(self._context(), states)
+        if is_awaited:
+            self._chain.open(self._context(), states)
         if not inputs.channels:
             self._source = self._open_source([state[SOURCE_STATE] for state in states if SOURCE_STATE in state])
         if streaming.location:
@@ -182,6 +206,7 @@ class _StreamTask:
             self._persisting,
             EventTime(self._chain, inputs.channels, self._settings.watermark_interval, states),
             FrequentKeys(self._key_columns()),
+            self._counts,
         )
         self._loop = StreamLoop(parts, conversation, time.monotonic)
 
@@ -205,6 +230,7 @@ class _StreamTask:
         first: Exception | None = None
         closing: list[Callable[[], None]] = [gate.close for gate in self._gates]
         closing += [part.close for part in (self._source, self._store, self._step_clock) if part is not None]
+        closing += [] if self._numbers is None else [self._numbers.close]
         closing += [self._persisting.close, self._chain.close, *(writer.close for writer in self._writers)]
         for close in closing:
             try:
@@ -228,8 +254,9 @@ class _StreamTask:
                 # State follows its keys: they are dealt out by the groups in which it is stored.
                 spec = replace(spec, groups=self._streaming.max_parallelism)
             partitioner = spec.build(output.subpartitions, subtask)
-            outputs.append(StreamOutput(writer, partitioner, self._channels(output), self._persisting))
-        return StreamOutputs(outputs, plan.vertex.schema, self._streaming.buffer_timeout)
+            given = None if self._numbers is None else functools.partial(self._counts.given, output.edge)
+            outputs.append(StreamOutput(writer, partitioner, self._channels(output), self._persisting, given))
+        return StreamOutputs(outputs, plan.vertex.schema, self._streaming.buffer_timeout, self._counts)
 
     def _open_inputs(self, environment_of: EnvironmentOf) -> StreamInputs:
         graph = self._plan.graph
@@ -239,7 +266,7 @@ class _StreamTask:
             self._gates.append(gate)
             gate.setup()
         edges = [self._edges[deployed.edge] for deployed in self._plan.deployment.inputs]
-        return StreamInputs(self._gates, edges, self._attempt.subtask)
+        return StreamInputs(self._gates, edges, self._attempt.subtask, self._counts)
 
     def _key_columns(self) -> tuple[str, ...]:
         """The columns by which the rows of all inputs are dealt out; none where these differ, or are our own."""

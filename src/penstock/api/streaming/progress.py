@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.graph import JobGraph
+from penstock.graph.streaming import APPROXIMATE
 from penstock.job.core.bottleneck import Bottleneck, Load, StageLoad, holding_back
 from penstock.job.core.loads import Loads
 from penstock.job.core.result import CheckpointCounts, CheckpointReport, JobProgress, VertexProgress
@@ -79,6 +80,24 @@ class ProgressReports:
             "checkpoints": _checkpoints(checkpoints, self._stages),
             "restarts": checkpoints.restarts,
             "lastRestart": restart_cause(checkpoints),
+            "recovery": self._recovery(progress),
+        }
+
+    def _recovery(self, progress: JobProgress) -> dict[str, Any] | None:
+        """The rows that were lost where tasks begin anew alone; None for a query that loses none."""
+        found = progress.lost_rows
+        if found is None:
+            return None
+        titles = {edge.id: self._graph.title_of(edge) for edge in self._graph.edges}
+        return {
+            "kind": APPROXIMATE,
+            "restartsAlone": progress.checkpoints.restarts_alone,
+            "rowsLost": sum(found.lost.values()),
+            "rowsLostByExchange": {titles[edge]: rows for edge, rows in found.lost.items() if rows},
+            "channelsNotCounted": found.open,
+            "tasksNotCounted": found.uncounted,
+            "rowsForgotten": found.forgotten,
+            "rowsReadAgain": found.again,
         }
 
     def _state_operators(self, progress: JobProgress) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from penstock.api.habits import INSTEAD_OF_WRITER
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
 from penstock.api.plan import PLANNING_SLOTS, plan_query
 from penstock.api.schemas import column_arguments
+from penstock.api.streaming.approximate import approximate
 from penstock.api.streaming.batches import BatchFunction, for_each_batch, refuse_without_slots
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.modes import COMPLETE, comes_by_key, in_mode, output_mode
@@ -260,6 +261,7 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
         tolerable_failures=streaming.tolerable_failed_checkpoints,
         retained=streaming.retained_checkpoints,
         consistency=streaming.consistency,
+        recovery=streaming.recovery,
         buffer_timeout=streaming.buffer_timeout,
         unaligned=streaming.unaligned,
         aligned_timeout=streaming.aligned_checkpoint_timeout,
@@ -320,6 +322,8 @@ def query_graph(
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
         graph = plan_query((written,), settings, slots - 1, options)
     refuse_in(graph)
+    if options.restarts_alone:
+        graph = approximate(graph, sink, available_now=options.available_now)
     return with_uids(_pinned(graph, options), is_kept=is_kept)
 
 

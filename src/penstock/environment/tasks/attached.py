@@ -15,6 +15,7 @@ from penstock.environment.tasks.task_life import TASK_TABLE, AttachedTaskEvent, 
 from penstock.errors import ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.link.commands import CancelTask, TaskAction
+from penstock.machine.shared_numbers import NumbersOfAnother
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.metrics import DISK_GROUP
 
@@ -39,6 +40,7 @@ class AttachedTask:
         """Writers that have ended before all that they had leased came back."""
         self.gates: dict[int, GatePort] = {}
         self._written: dict[PartitionId, WriterPort] = {}
+        self._counts: NumbersOfAnother | None = None
         self.identity: AttemptId | None = None
         self._owners: set[AttemptId] = set()
         self._life = Lifecycle(f"task of process {pid}", TASK_TABLE, TaskState.ATTACHED)
@@ -56,8 +58,23 @@ class AttachedTask:
     def begin(self, identity: AttemptId) -> None:
         """It asks for work, by its own name; a worker is then given an attempt."""
         self._life.move(AttachedTaskEvent.ASK)
+        self._forget_counts()
         self.identity = self.attempt = identity
         self.metrics = {}
+
+    def share_counts(self, descriptor: int) -> None:
+        """Its counts of rows can be read here; raises OSError where they can't."""
+        self._forget_counts()
+        self._counts = NumbersOfAnother(self.pid, descriptor)
+
+    def counts(self) -> dict[str, float]:
+        """Its counts of rows, as they are or were at its death; none if it counts none."""
+        return {} if self._counts is None else {name: float(value) for name, value in self._counts.read().items()}
+
+    def _forget_counts(self) -> None:
+        counts, self._counts = self._counts, None
+        if counts is not None:
+            counts.close()
 
     def reported(self, told: Mapping[str, float]) -> None:
         """It tells how far it is, and what its process has done for disks; its last word is of disks alone."""
@@ -139,6 +156,7 @@ class AttachedTask:
         """It is gone: close its gates, fail its writers, give back what it held. The attempt that is lost with it."""
         lost = None if self.state is TaskState.REPORTED else self.attempt
         self._life.move(AttachedTaskEvent.GO)
+        self._forget_counts()
         for gate in list(self.gates.values()):
             _end(gate.close)
         for writer in list(self._written.values()):

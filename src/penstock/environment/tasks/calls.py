@@ -106,6 +106,7 @@ class TaskCalls:
             ask.ShareFiles: self._share_files,
             ask.LeaveFiles: self._leave_files,
             ask.HandOverPart: self._hand_over,
+            ask.ShareCounts: self._share_counts,
             **dict.fromkeys((AwaitProducers, OpenResult, ReadResult, *UNANSWERED), services.master.ask),
             AcknowledgeCheckpoint: self._settled,
             DeclineCheckpoint: self._settled,
@@ -134,11 +135,12 @@ class TaskCalls:
         """The task is gone."""
         services = self._services
         services.task_registry.tasks.discard(self._task)
+        counts = self._task.counts()
         lost = self._task.end(cause)
         for attempt in self._sharing:
             services.checkpoint_files.left(attempt)
         if lost is not None:
-            services.master.report(TaskLost(lost, cause))
+            services.master.report(TaskLost(lost, cause, counts=counts))
 
     def _answer(self, request: Request[Any]) -> Answer:
         if isinstance(request, Command):
@@ -208,6 +210,16 @@ class TaskCalls:
     def _hand_over(self, request: ask.HandOverPart) -> Answer:
         return self._services.checkpoint_files.hand_over(request, self._task.pid)
 
+    def _share_counts(self, request: ask.ShareCounts) -> Answer:
+        try:
+            self._task.share_counts(request.descriptor)
+        except OSError as error:
+            raise PenstockError(
+                f"{request.attempt}: its counts of rows can't be read from another process of this host ({error}), so"
+                " a query with recovery=approximate can't say here what is lost: leave the option out"
+            ) from error
+        return Done()
+
     def _settled(self, request: AcknowledgeCheckpoint | DeclineCheckpoint) -> Answer:
         """A task speaks of its part by itself: no file of the host waits for it."""
         self._services.checkpoint_files.settled(request.attempt, request.checkpoint)
@@ -233,6 +245,8 @@ class TaskCalls:
     async def _finished(self, request: TaskFinished) -> object:
         if request.failure is FailureKind.STORAGE and not await self._services.storage.have_room():
             request = dataclasses.replace(request, failure=FailureKind.NO_STORAGE)
+        if counts := self._task.counts():
+            request = dataclasses.replace(request, metrics={**request.metrics, **counts})
         try:
             answer = await self._services.master.ask(request)
             self._task.finished()

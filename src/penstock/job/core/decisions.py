@@ -7,6 +7,7 @@ to the one part that owns the state it changes; one for the world outside is an 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.errors import JobError, PenstockError
@@ -172,6 +173,8 @@ class Fail:
     explains: bool = False
     missing: int = 0
     lacks: bool = False
+    whole: bool = False
+    """Of a query whose tasks begin anew alone, too, all do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +236,11 @@ class SendDeployment:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Tasks begin anew, or, `for_good`, the job is over."""
+    """Tasks begin anew, of a query only those `alone` where there are such; or, `for_good`, the job is over."""
 
     cause: str
     for_good: bool = False
+    alone: frozenset[Place] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +318,14 @@ class ReleaseRead:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteCounts:
+    """An attempt of a query's task is over, and these are its counts of rows."""
+
+    attempt: AttemptId
+    counts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """A task could not read a partition, of its own job or of an earlier one's result."""
 
@@ -349,4 +361,4 @@ ForAccounts = Record | Track | Release | ReleaseRead | Unreadable
 
 ForParts = ForAttempts | ForSlots | ForRecovery | ForCheckpoints | ForEnding | ForAccounts
 """The decisions that a part carries out on its own state."""
-Decision = ForParts | Conclude | TaskRegistered | CancelRequested | Instruction
+Decision = ForParts | Conclude | NoteCounts | TaskRegistered | CancelRequested | Instruction

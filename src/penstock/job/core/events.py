@@ -7,6 +7,7 @@ an answer somebody waits for; the core gives exactly one answer for each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError
@@ -94,10 +95,14 @@ class ProducersAwaited:
 
 @dataclass(frozen=True, slots=True)
 class TaskGone:
-    """A task's process is gone without a report; a worker is named by itself or by what it works on."""
+    """A task's process is gone without a report; a worker is named by itself or by what it works on.
+
+    `counts` are those of its rows, as they were when it died.
+    """
 
     task: TaskId
     cause: str
+    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

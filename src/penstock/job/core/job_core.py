@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from penstock.graph.failover import Place
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -32,6 +33,7 @@ from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtasks import Live, Subtasks
 from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.execution.tracker import PartitionTracker
+from penstock.job.core.recovery.lost_rows import LostRows, RowAccount
 from penstock.job.core.recovery.recovery import Recovery
 from penstock.job.core.recovery.restart_sets import RestartSets
 from penstock.job.core.result import JobProgress, JobResult, summed
@@ -39,7 +41,7 @@ from penstock.job.core.routing import JobParts, follow, hear, pass_deadline
 from penstock.job.core.slots.arrivals import TaskArrivals
 from penstock.job.core.slots.slots import RUNS, Slots
 from penstock.job.core.states import JobLifecycle
-from penstock.shuffle.metrics import KEY_GROUP
+from penstock.shuffle.metrics import KEY_GROUP, ROWS_GROUP
 
 Cause = events.ForJob | so.Decision
 
@@ -64,10 +66,11 @@ class JobCore:
         self.accounts = Accounts(submitted.job, tracker, now)
         self.attempts = Attempts(submitted, self.topology, self.subtasks, self.stages, self.lifecycle)
         self.slots = Slots(submitted, self.topology, self.stages, self.subtasks, self.lifecycle)
-        sets = RestartSets(self.topology, self.stages, self.subtasks, tracker)
+        self.checkpoints = Checkpoints(submitted, self.topology, self.subtasks, self.lifecycle, now)
+        sets = RestartSets(self.topology, self.stages, self.subtasks, tracker, self.checkpoints)
+        self.rows = RowAccount()
         self.recovery = Recovery(submitted.restart, sets, self.lifecycle, now)
         self.ending = Ending(self.lifecycle, self.stages, self.subtasks, self.slots.workers, self.slots.spark_jobs)
-        self.checkpoints = Checkpoints(submitted, self.topology, self.subtasks, self.lifecycle, now)
         self._parts = JobParts(
             self.attempts,
             self.slots,
@@ -124,6 +127,10 @@ class JobCore:
                 return self._deadline_passed(cause)
             case so.Conclude():
                 return self._conclude(cause)
+            case so.NoteCounts():
+                return self._count_rows(cause)
+            case so.Interrupt(alone=alone) if self.checkpoints.begins_alone:
+                self._leave_rows(alone)
         if isinstance(cause, events.ForParts):
             return hear(self._parts, cause)
         if isinstance(cause, so.ForParts):
@@ -137,6 +144,25 @@ class JobCore:
             return ()
         self.armed -= {event.deadline}
         return pass_deadline(self._parts, event.deadline)
+
+    def _count_rows(self, counted: so.NoteCounts) -> Iterator[so.Decision]:
+        """An attempt of a query's task is over: note its counts, if it is the one that counts."""
+        attempt = counted.attempt
+        if self.subtasks.current(attempt) is not None:
+            reads = bool(self.topology.graph.inputs_of(attempt.vertex))
+            self.rows.ended(attempt, counted.counts, self.checkpoints.newest, reads=reads)
+            total = f"{ROWS_GROUP}all."
+            handled, given = (int(counted.counts.get(total + name, 0)) for name in ("handled", "given"))
+            yield so.Record("rows_counted", f"{attempt}: {handled} handled, {given} given")
+
+    def _leave_rows(self, alone: Iterable[Place]) -> None:
+        """These tasks begin anew alone, or all of them: then rows that were under way are read again."""
+        left = [subtask for place in sorted(alone) if (subtask := self.subtasks.find(*place)) is not None]
+        for subtask in left:
+            if subtask.attempt is not None and subtask.deployed:
+                self.rows.left(subtask.attempt)
+        if not left:
+            self.rows.begin_anew()
 
     def _conclude(self, end: so.Conclude) -> Iterator[so.Decision]:
         """The job is over: give back what it holds, and say how it went."""
@@ -199,8 +225,17 @@ class JobCore:
         vertices = tuple(self.subtasks.progress(vertex.id, live) for vertex in graph.vertices)
         state, seconds = self.lifecycle.state, self.accounts.seconds
         counts, waits = self.checkpoints.counts, self.slots.waits
-        return JobProgress(self.job, graph.name, state, seconds, vertices, counts, waits)
+        lost = self._lost_rows(live)
+        return JobProgress(self.job, graph.name, state, seconds, vertices, counts, waits, lost)
+
+    def _lost_rows(self, live: Live) -> LostRows | None:
+        """The rows that a query has lost whose tasks begin anew alone; of all others None."""
+        streaming = self.topology.graph.streaming
+        if streaming is None or not streaming.restarts_alone:
+            return None
+        attempts = [subtask.attempt for subtask in self.subtasks if subtask.is_live]
+        return self.rows.lost({attempt: live(attempt) for attempt in attempts if attempt is not None})
 
 
 def _without_keys(figures: Mapping[str, float]) -> Mapping[str, float]:
-    return {name: value for name, value in figures.items() if not name.startswith(KEY_GROUP)}
+    return {name: value for name, value in figures.items() if not name.startswith((KEY_GROUP, ROWS_GROUP))}

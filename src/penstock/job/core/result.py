@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.bottleneck import Bottleneck
+from penstock.job.core.recovery.lost_rows import LostRows
 from penstock.job.core.states import JobState
 from penstock.shuffle import ShuffleDescriptor
-from penstock.shuffle.metrics import KEY_GROUP
+from penstock.shuffle.metrics import KEY_GROUP, ROWS_GROUP
 
 TraceEntry = tuple[float, str, str]
 """Seconds since the job was submitted, the name of what happened, and to whom."""
@@ -59,7 +60,7 @@ def summed(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for told in figures:
         for name, value in told.items():
-            if not name.startswith(KEY_GROUP):
+            if not name.startswith((KEY_GROUP, ROWS_GROUP)):
                 sums[name] = sums.get(name, 0.0) + value
     return sums
 
@@ -101,7 +102,8 @@ class CheckpointReport:
 class CheckpointCounts:
     """The number of checkpoints that a query took, the last complete one, and why the last one failed, if one has.
 
-    `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last.
+    `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last,
+    `restarts_alone` those in which the tasks that had failed did so alone.
     `reports` are those of the last ones, oldest first. `restored_bytes` are those of the rows in flight with which
     the query began, or began anew: as long as they are not read, checkpoints hold them too.
     """
@@ -112,6 +114,7 @@ class CheckpointCounts:
     seconds: float = 0.0
     failure: str = ""
     restarts: int = 0
+    restarts_alone: int = 0
     cause: str = ""
     reports: tuple[CheckpointReport, ...] = ()
     restored_bytes: int = 0
@@ -252,6 +255,8 @@ class JobProgress:
     checkpoints: CheckpointCounts = CheckpointCounts()
     waits: str = ""
     """The thing that a job waits for if it can't begin, in words; empty if it waits for its turn alone."""
+    lost_rows: LostRows | None = None
+    """Of a query whose tasks begin anew alone: the rows that it has lost by that."""
 
     @property
     def title(self) -> str:

@@ -45,7 +45,10 @@ def one_job(progress: JobProgress) -> Iterator[Sample]:
     """A job that runs, its stages and its last checkpoint."""
     job = progress.job
     yield Sample(catalogue.JOB_INFO, (job, progress.name, progress.state.name.lower()), 1)
-    yield from job_samples(job, {"seconds": progress.seconds, **_figures_of(progress.checkpoints)})
+    figures = {"seconds": progress.seconds, **_figures_of(progress.checkpoints)}
+    if (lost := progress.lost_rows) is not None:
+        figures |= {"rows_lost": sum(lost.lost.values()), "links_open": lost.open}
+    yield from job_samples(job, figures)
     for stage in progress.vertices:
         number = str(stage.vertex)
         yield Sample(catalogue.STAGE_INFO, (job, number, stage.name), 1)
@@ -67,6 +70,7 @@ def ended_jobs(ended: Mapping[str, int]) -> Iterator[Sample]:
 def _figures_of(counts: CheckpointCounts) -> dict[str, float]:
     figures: dict[str, float] = {
         "restarts": counts.restarts,
+        "restarts_alone": counts.restarts_alone,
         "completed": counts.completed,
         "failed": counts.failed,
     }

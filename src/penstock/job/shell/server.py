@@ -193,7 +193,7 @@ class MasterServer:
         return await self._heard(name, ended)
 
     async def _task_lost(self, name: str, request: ask.TaskLost) -> Done:
-        return self._report(name, request, events.TaskGone(task_of(request.attempt), request.cause))
+        return self._report(name, request, events.TaskGone(task_of(request.attempt), request.cause, request.counts))
 
     async def _put_flag(self, name: str, request: ask.PutFlag) -> Done:
         if self._is_new(name, request):

@@ -36,6 +36,7 @@ from penstock.job.core.states import Phase
 from penstock.link.commands import CancelTask
 from penstock.link.master import TaskEnd, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId
+from penstock.shuffle.metrics import ROWS_GROUP
 
 _NEVER_ENDED = "its Spark job returned, but the task never reported its end"
 
@@ -86,7 +87,10 @@ class Attempts:
         subtask = self._subtasks.current(event.attempt)
         if subtask is None or subtask.is_ended:
             return
-        subtask.metrics = dict(event.metrics)
+        counts = {name: value for name, value in event.metrics.items() if name.startswith(ROWS_GROUP)}
+        subtask.metrics = {name: value for name, value in event.metrics.items() if name not in counts}
+        if counts and event.state is not TaskEnd.FINISHED:
+            yield so.NoteCounts(event.attempt, counts)
         yield so.Record("task_finished", f"{event.attempt} {event.state}")
         if subtask.is_run_again and (event.state is TaskEnd.FINISHED or event.failure is FailureKind.INPUT_CUT_OFF):
             yield from self._mark_lost(subtask)
@@ -135,8 +139,10 @@ class Attempts:
         yield from self._mark_lost(subtask)
         rank = rank_of(event.failure)
         cause = told(subtask.title, subtask.environment, event.error)
+        places = frozenset({subtask.place})
         if event.lost is not None:
             yield so.Unreadable(event.lost, cause)
+            places |= self._writers_of(event.lost)
         elif event.failure.is_of_host:
             yield from self._lacks(subtask, event.failure, cause)
             return
@@ -149,7 +155,12 @@ class Attempts:
         elif event.failure is FailureKind.UNRESTORABLE:
             yield so.Unrestorable(subtask.place, cause)
         else:
-            yield so.Fail(frozenset({subtask.place}), cause, rank)
+            yield so.Fail(places, cause, rank)
+
+    def _writers_of(self, partition: PartitionId) -> frozenset[Place]:
+        """Of a query the task that writes a partition: what could not be read is released, so it begins anew too."""
+        writer = self.deployments.producer_of(partition) if self._topology.graph.streaming is not None else None
+        return frozenset() if writer is None else frozenset({writer.place})
 
     def _lacks(self, subtask: Subtask, failure: FailureKind, cause: str) -> Iterator[so.Decision]:
         """Its host lacks something: tried again elsewhere, and later where there is no elsewhere.
@@ -229,7 +240,7 @@ class Attempts:
             yield so.Record("environment_lost", event.environment)
             names = ", ".join(subtask.title for subtask in hit[:3]) or f"{len(event.partitions)} partitions"
             cause = f"environment {event.environment} is lost ({event.cause}), and with it {names}"
-            yield so.Fail(frozenset(places), cause, Rank.CAUSE)
+            yield so.Fail(frozenset(places), cause, Rank.CAUSE, whole=True)
 
     def lose_partitions(self, event: events.PartitionsLost) -> Iterator[so.Decision]:
         """Partitions of this job are gone, as a ShuffleMaster or an environment says."""

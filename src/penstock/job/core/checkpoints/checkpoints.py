@@ -24,6 +24,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.logged_rows import bytes_in_flight, cut, positions_of
 from penstock.checkpoint.metadata import pack_part, unpack_part
 from penstock.graph import JobVertex
+from penstock.graph.failover import Place
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
 from penstock.job.core import decisions as so
 from penstock.job.core import events
@@ -84,13 +85,13 @@ class Checkpoints:
         """and how many looks have no answer."""
         self._wake: float | None = None
         self._wakes = 0
-        self._is_stopping = False
+        self._is_stopping = self._is_short = False
         self._available: AvailableNow | None = None
-        self._logs = False
+        self._logs = self._begins_alone = False
         self._coordinator: CheckpointCoordinator | None = None
         self._beginnings: Beginnings | None = None
         if (options := submitted.graph.streaming) is not None:
-            self._logs = options.logs_in_flight
+            self._logs, self._begins_alone = options.logs_in_flight, options.restarts_alone
             self._available = AvailableNow() if options.available_now else None
             self._beginnings = Beginnings(submitted.graph, options, submitted.beginning)
             self._coordinator = CheckpointCoordinator(_options(options), self._heads)
@@ -130,6 +131,12 @@ class Checkpoints:
         """All tasks run."""
         if self._beginnings is None:
             return
+        if self._is_short:
+            self._is_short = False
+            yield from self._tell(CheckpointCoordinator.complete_again)
+            if self._is_stopping:
+                yield from self._stop_sources()
+            return
         self.counts = replace(self.counts, restored_bytes=self._beginnings.bytes_in_flight)
         # Those that had finished come and go once more, and take part in no checkpoint.
         finished = [self._task(subtask) for subtask in self._all() if self._beginnings.had_finished(subtask)]
@@ -146,7 +153,12 @@ class Checkpoints:
             return
         self._wake, self._held_back, self._is_known = None, None, False
         cause = interrupted.cause
-        if interrupted.for_good:
+        self._is_short = bool(interrupted.alone) and self._coordinator.is_running
+        if interrupted.alone:
+            alone = self.counts.restarts_alone + 1
+            self.counts = replace(self.counts, restarts=self.counts.restarts + 1, restarts_alone=alone, cause=cause)
+            yield from self._tell(lambda coordinator, now: coordinator.fell_short(cause, now))
+        elif interrupted.for_good:
             yield from self._tell(lambda coordinator, now: coordinator.closed(cause, now))
         else:
             self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=cause)
@@ -158,9 +170,29 @@ class Checkpoints:
                 # Else each attempt that fails before it has a checkpoint would leave its logs.
                 yield do.DiscardLogs(self._topology.job, self._coordinator.skip())
 
+    @property
+    def begins_alone(self) -> bool:
+        """True if tasks of the query begin anew one by one."""
+        return self._begins_alone
+
+    @property
+    def newest(self) -> int | None:
+        """The number of the newest complete checkpoint."""
+        saved = None if self._beginnings is None else self._beginnings.newest
+        return None if saved is None else saved.checkpoint
+
+    def may_begin_alone(self, places: Collection[Place]) -> bool:
+        """Tell whether these tasks may begin anew while all others go on.
+
+        Only with a checkpoint, and while no data has ended: what its tasks have said of that would have to be undone.
+        """
+        if self._coordinator is None or self._beginnings is None or not self._begins_alone or not places:
+            return False
+        return self._beginnings.newest is not None and self._coordinator.has_all_data and not self._is_stopping
+
     def unrestorable(self, found: so.Unrestorable) -> Iterator[so.Decision]:
         """The checkpoint that the attempt began with is damaged: the next one begins with the one before."""
-        again = so.Fail(frozenset({found.place}), found.cause, Rank.CAUSE)
+        again = so.Fail(frozenset({found.place}), found.cause, Rank.CAUSE, whole=True)
         if self._beginnings is None or not (kept := self._beginnings.numbers):
             yield again
             return

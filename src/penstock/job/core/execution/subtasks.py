@@ -19,6 +19,7 @@ from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.result import SubtaskStatus, VertexProgress, summed
 from penstock.shuffle import AttemptId
+from penstock.shuffle.metrics import ROWS_GROUP
 
 Live = Callable[[AttemptId], dict[str, float]]
 """Tells the figures of an attempt in the last heartbeat."""
@@ -229,4 +230,4 @@ class Subtasks:
 def _figures(subtask: Subtask, live: Live | None) -> Mapping[str, float]:
     if subtask.metrics or live is None or subtask.attempt is None:
         return subtask.metrics
-    return live(subtask.attempt)
+    return {name: value for name, value in live(subtask.attempt).items() if not name.startswith(ROWS_GROUP)}

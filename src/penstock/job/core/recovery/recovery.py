@@ -86,7 +86,7 @@ class Recovery:
         if not is_burst:
             self._counted, self._counted_round = self._now(), self._round
         yield so.BeginRound(self._round)
-        yield from self._restart(self._sets.after(places), failed.cause)
+        yield from self._restart(self._sets.after(places, whole=failed.whole), failed.cause)
         if delay > 0:
             self._delay = delay
             yield so.HoldStarts(held=True)
@@ -119,7 +119,7 @@ class Recovery:
         self._awaits_dataframe = self._awaits_dataframe and bool(self.unexplained)
         if places:
             yield so.Advance(JobEvent.RESTART)
-            yield so.Interrupt(cause)
+            yield so.Interrupt(cause, alone=self._sets.alone(places))
         yield so.Record("restart", f"{self._round}: {cause.partition(chr(10))[0]}")
         for place in sorted(places):
             yield so.Reset(place, "task_restarted")

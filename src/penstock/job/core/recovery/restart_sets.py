@@ -33,19 +33,34 @@ class Tracked(Protocol):
         """Tell whether a partition was registered, and neither released nor lost."""
 
 
+class LoneBeginnings(Protocol):
+    """The state that tasks of a streaming query may begin anew with."""
+
+    def may_begin_alone(self, places: Collection[Place]) -> bool:
+        """Tell whether these tasks may begin anew while all others go on."""
+
+
 class RestartSets:
     """Answers for one job. It is the `JobView` of the failover rules."""
 
-    def __init__(self, topology: JobTopology, stages: Stages, subtasks: Roll, tracked: Tracked) -> None:
+    def __init__(
+        self, topology: JobTopology, stages: Stages, subtasks: Roll, tracked: Tracked, beginning: LoneBeginnings
+    ) -> None:
+        self._beginning = beginning
         self._topology = topology
         self._stages = stages
         self._subtasks = subtasks
         self._tracked = tracked
 
-    def after(self, failed: Iterable[Place]) -> frozenset[Place]:
-        """The subtasks that run again when these have failed; of a streaming query all, from its last checkpoint."""
+    def after(self, failed: Iterable[Place], *, whole: bool = False) -> frozenset[Place]:
+        """The subtasks that run again when these have failed; of a streaming query all, from its last checkpoint.
+
+        Of one whose tasks begin anew alone, these, unless the `whole` query is to begin anew.
+        """
         found = frozenset(failed)
         if self._topology.graph.streaming is not None:
+            if not whole and self._beginning.may_begin_alone(found):
+                return found
             vertices = self._topology.graph.vertices
             return frozenset(subtask.place for vertex in vertices for subtask in self._subtasks.of(vertex.id))
         while True:
@@ -56,6 +71,12 @@ class RestartSets:
             if grown == found:
                 return found
             found = grown
+
+    def alone(self, places: frozenset[Place]) -> frozenset[Place]:
+        """Those of these places, if they are of a query whose other tasks go on meanwhile."""
+        streaming = self._topology.graph.streaming
+        tasks = sum(vertex.parallelism for vertex in self._topology.graph.vertices)
+        return places if streaming is not None and len(places) < tasks else frozenset()
 
     @property
     def never_began(self) -> bool:

@@ -77,6 +77,8 @@ class TaskArrivals:
         # A worker that was not yet told what it works on is named by its own identity.
         attempt = event.task if worker is None or worker.attempt is None else worker.attempt
         if isinstance(attempt, AttemptId):
+            if event.counts:
+                yield so.NoteCounts(attempt, event.counts)
             yield so.Orphan(attempt, f"was lost: {event.cause}", worker.round if worker is not None else 0)
 
     def environment_lost(self, event: events.EnvironmentLost) -> Iterator[so.Decision]:

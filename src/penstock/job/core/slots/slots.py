@@ -180,7 +180,7 @@ class Slots:
         if not demand.together:
             left = self._grant_dataframes(demand, left, dataframes)
         count = min(demand.workers, left)
-        workers = [self.spark_jobs.workers(count)] if count else []
+        workers = [self.spark_jobs.workers(each) for each in self._shares(count)]
         for launched in workers:
             self.workers.launch(launched.id, launched.workers, self._subtasks.round)
         left -= count
@@ -189,6 +189,13 @@ class Slots:
         self._watch(self._match())  # now, because where Spark has no slot for them nothing happens any more
         yield so.Record("slots_granted", f"{slots - left} of {demand.slots}")
         yield do.LaunchSparkJobs(self._submitted.job, self._topology.graph, (*workers, *dataframes))
+
+    def _shares(self, workers: int) -> list[int]:
+        """So many workers in Spark jobs: one each where the death of one must not be the end of the others."""
+        streaming = self._topology.graph.streaming
+        if streaming is not None and streaming.restarts_alone:
+            return [1] * workers
+        return [workers] if workers else []
 
     def _grant_dataframes(self, demand: Demand, left: int, launched: list[SparkJob]) -> int:
         for vertex, tasks in demand.dataframes:

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that begin anew alone on Spark: the others go on, and the loss that is reported is the one that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.errors import PlanError, SettingError
+from session_probe import queries_ended, wait_until
+
+pytestmark = pytest.mark.spark
+
+WAIT = 60.0
+RATE = 6_000
+APPROXIMATE = {"recovery": "approximate", "consistency": "at_least_once", "checkpointInterval": "100ms"}
+
+
+@pytest.fixture(autouse=True)
+def ended(spark: Any) -> Iterator[None]:
+    """No query outlives its test, and slots come back."""
+    yield from queries_ended(spark)
+
+
+def dying(wish: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function of which one task's process is killed in the middle of a batch, when somebody wants that."""
+
+    def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with contextlib.suppress(FileNotFoundError):
+                wish.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch.select(["value"])
+
+    return function
+
+
+def test_killed_task_begins_anew_alone(spark: Any, tmp_path: Path) -> None:
+    """Reported lost are exactly the rows that the sink never got; no row came twice, and checkpoints go on."""
+    source = penstock.readStream(spark).format("rate").options(rowsPerSecond=RATE, numPartitions=1)
+    passed = source.load().rebalance(2).mapInArrow(dying(tmp_path / "wish"), "value long").rebalance(1)
+    writer = passed.writeStream.format("parquet").options(**APPROXIMATE)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoints")).start(str(tmp_path / "output"))
+    wait_until("a checkpoint is complete", lambda: completed(query) > 0, WAIT)
+    before = completed(query)
+    (tmp_path / "wish").touch()
+    wait_until("it is known what was lost", lambda: is_known(query), WAIT)
+    wait_until("checkpoints go on", lambda: completed(query) > before + 2, WAIT)
+    report = query.lastProgress
+    query.stop()
+    values = pq.read_table(tmp_path / "output")["value"]
+    distinct = len(pc.unique(values))
+    assert (report["restarts"], report["recovery"]["restartsAlone"]) == (1, 1)
+    assert (pc.max(values).as_py() + 1 - distinct, len(values) - distinct) == (report["recovery"]["rowsLost"], 0)
+    assert report["recovery"]["rowsLost"] > 0
+    assert report["recovery"]["tasksNotCounted"] == 0
+
+
+def completed(query: Any) -> int:
+    """The number of complete checkpoints."""
+    report = query.lastProgress
+    return 0 if report is None else report["checkpoints"]["completed"]
+
+
+def is_known(query: Any) -> bool:
+    """Tell whether a task has begun anew, and all channels have been counted since."""
+    report = query.lastProgress
+    found = None if report is None else report["recovery"]
+    return found is not None and found["restartsAlone"] == 1 and found["channelsNotCounted"] == 0
+
+
+def test_what_can_not_be_honest_is_refused(spark: Any, tmp_path: Path) -> None:
+    """Exactly once, the end of what is available, event time, and sinks whose tasks commit together."""
+    rows = penstock.readStream(spark).format("rate").options(rowsPerSecond=10, numPartitions=1).load()
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoints"))
+    with pytest.raises(SettingError, match="at_least_once only"):
+        writer.option("recovery", "approximate").start()
+    writer = writer.options(**APPROXIMATE)
+    with pytest.raises(PlanError, match="availableNow"):
+        writer.trigger(availableNow=True).start()
+    timed = rows.withWatermark("timestamp", "1 second").writeStream.format("noop").options(**APPROXIMATE)
+    with pytest.raises(PlanError, match="has event time"):
+        timed.option("checkpointLocation", str(tmp_path / "checkpoints")).start()
+    batches = rows.writeStream.foreachBatch(lambda _, __: None).options(**APPROXIMATE)
+    with pytest.raises(PlanError, match="once and together"):
+        batches.option("checkpointLocation", str(tmp_path / "checkpoints")).start()
