@@ -29,6 +29,7 @@ from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.stream_join import Between, StreamJoin
 from penstock.stream.table_join import TableJoin
 from penstock.stream.top_rows import TopRows
+from penstock.stream.watermarks import MOST
 from penstock_torture.local_query import LocalQuery, location
 from query_shapes import rows_given
 from timed_queries import OFTEN, graph_of, published, rows, run_through
@@ -105,6 +106,54 @@ def test_each_pair_of_rows_within_the_bound_meets_once(events: list[Any], bounde
         if key is not None and key == other and (not bounded or -3 <= later - moment <= 5)
     }
     assert met == Counter(expected)
+
+
+@pytest.mark.parametrize("how", ["left", "right", "full"])
+@given(EVENTS, st.booleans())
+@effort(deadline=None)
+def test_each_row_of_an_outer_join_meets_something_or_comes_out_alone(
+    how: str, events: list[Any], late: bool
+) -> None:
+    """In any order of rows, late ones too, watermarks and restores; those on time are what a batch job gives."""
+    sides = JoinedSides(Side(LEFT_ROWS, ("k",)), Side(RIGHT_ROWS, ("k",)), how)
+    operator = StreamJoin(sides, Between(("t", "u"), -3, 5))
+    step = operator.step()
+    step.open(StepContext(0, 1, 128, "test"), [])
+    seen: tuple[list[Any], list[Any]] = ([], [])
+    found: Counter[tuple[int | None, int | None]] = Counter()
+    watermark = -1
+    for event in [*events, MOST]:
+        given_out: list[pa.RecordBatch] = []
+        if isinstance(event, int):
+            if event > watermark:
+                watermark = event
+                given_out = list(step.on_watermark(watermark))
+                step = reopened(operator, step)
+        else:
+            is_right, rows_in = event
+            moved = [(key, moment if late else max(moment, watermark)) for key, moment in rows_in]
+            batch = batch_of(moved, len(seen[is_right]), RIGHT_ROWS if is_right else LEFT_ROWS)
+            seen[is_right].extend(moved)
+            given_out = [
+                out for part in AsSide(sides, int(is_right)).apply(iter((batch,))) for out in step.process(part)
+            ]
+        for result in given_out:
+            assert result.schema.equals(sides.result_schema)
+            found.update(zip(result["a"].to_pylist(), result["b"].to_pylist(), strict=True))
+    pairs = {
+        (a, b)
+        for a, (key, moment) in enumerate(seen[0])
+        for b, (other, later) in enumerate(seen[1])
+        if key is not None and key == other and -3 <= later - moment <= 5
+    }
+    met = {pair for pair in found if None not in pair}
+    assert max(found.values(), default=1) == 1
+    assert met <= pairs if late else met == pairs
+    of_left, of_right = {a for a, _ in met}, {b for _, b in met}
+    alone = {(a, None) for a in range(len(seen[0])) if sides.kept[0] and a not in of_left}
+    alone |= {(None, b) for b in range(len(seen[1])) if sides.kept[1] and b not in of_right}
+    assert set(found) - met == alone
+    assert step.metrics()["rows_kept"] == 0
 
 
 def test_rows_that_nothing_can_meet_are_dropped() -> None:
@@ -214,6 +263,16 @@ def self_joined(count: int | None, width: int) -> Stream:
     return sides[0].join(sides[1], between=("l_ts", "r_ts", "0 seconds", "50 milliseconds"))
 
 
+def outer_joined(count: int | None, width: int) -> Stream:
+    """The rows with those of a third as many keys, up to 50 ms later, and what meets nothing on either side."""
+    left, right = (
+        numbered(rows(count, 4000).withWatermark("ts", "1 second"), name).keyBy("key", numPartitions=width)
+        for name in ("l", "r")
+    )
+    few = right.upstream.filter(pc.equal(pc.field("key"), 1)).keyBy("key", numPartitions=width)
+    return left.join(few, how="full", between=("l_ts", "r_ts", "1 milliseconds", "50 milliseconds"))
+
+
 def first_ones(count: int | None, width: int) -> Stream:
     """The three newest rows of each key."""
     return rows(count, 4000).keyBy("key", numPartitions=width).top(3, "value")
@@ -250,6 +309,22 @@ def check_joined(table: pa.Table, counts: tuple[int, ...]) -> None:
     assert set(found) == expected
 
 
+def check_outer(table: pa.Table, counts: tuple[int, ...]) -> None:
+    """Each pair once, each row of either side that meets nothing once."""
+    count = counts[0]
+    values = np.arange(count)
+    times, keys = times_of(values), values % KEYS
+    one = values[keys == 1]
+    apart = times[one][None, :] - times[one][:, None]
+    left, right = np.nonzero((apart >= 1_000) & (apart <= 50_000))
+    expected: set[tuple[int | None, int | None]] = set(zip(one[left].tolist(), one[right].tolist(), strict=True))
+    expected |= {(value, None) for value in set(values.tolist()) - set(one[left].tolist())}
+    expected |= {(None, value) for value in set(one.tolist()) - set(one[right].tolist())}
+    found = Counter(zip(table["l"].to_pylist(), table["r"].to_pylist(), strict=True))
+    assert max(found.values()) == 1
+    assert set(found) == expected
+
+
 def check_tops(table: pa.Table, counts: tuple[int, ...]) -> None:
     """The greatest values of each key and rank."""
     best = table.group_by(["key", "rank"]).aggregate([("value", "max")]).to_pylist()
@@ -265,6 +340,7 @@ def check_distinct(table: pa.Table, counts: tuple[int, ...]) -> None:
 
 QUERIES: dict[str, tuple[Callable[[int | None, int], Stream], Callable[[pa.Table, tuple[int, ...]], None]]] = {
     "join": (self_joined, check_joined),
+    "outer": (outer_joined, check_outer),
     "top": (first_ones, check_tops),
     "distinct": (distinct_ones, check_distinct),
 }
@@ -318,8 +394,11 @@ def test_windows_are_joined_and_aggregated_by_themselves(tmp_path: Path) -> None
 def test_joins_that_can_not_be_are_refused() -> None:
     """With what to write instead."""
     left, right = (numbered(rows(1), name).keyBy("key") for name in ("l", "r"))
-    with pytest.raises(PlanError, match="Use how='inner'"):
-        left.join(right, how="left")
+    for how, between in (("left", None), ("left_anti", ("l_ts", "r_ts", "0 seconds", "1 second"))):
+        with pytest.raises(PlanError, match="Use how='inner', or left, right or full"):
+            left.join(right, how=how, between=between)
+    with pytest.raises(PlanError, match="needs a watermark on both streams"):
+        left.join(right, how="full", between=("l_ts", "r_ts", "0 seconds", "1 second"))
     with pytest.raises(PlanError, match="is more than"):
         left.join(right, between=("l_ts", "r_ts", "1 second", "0 seconds"))
     table = Stream((SourceStep("rows", pa.schema([("key", pa.int64()), ("name", pa.string())])),)).keyBy("key")

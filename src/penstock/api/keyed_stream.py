@@ -217,9 +217,11 @@ class KeyedStream(Stream):
         different names, `on` must give the pairs, `[("mine", "theirs")]`, and the result has the names of this
         stream. The right side is collected, of a right join the left: let that be the smaller one.
 
-        Two streams without an end have an inner join. `between=("mine", "theirs", "-1 minute", "1 hour")` bounds the
-        time of the other row less the time of this one; with it rows are dropped when the watermark says that nothing
-        can meet them any more. A bounded stream on the right is a table that does not change: it is read now.
+        Of two streams without an end, `between=("mine", "theirs", "-1 minute", "1 hour")` bounds the time of the
+        other row less the time of this one; with it rows are dropped when the watermark says that nothing can meet
+        them any more. A left, right or full join needs it, and a watermark on both: then it gives what has met
+        nothing, with nulls. A bounded stream on the right is a table that does not change: it is read now, for an
+        inner join.
         """
         return joined(self, other, how, on, between)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.api.lineage import ExchangeChoice
+from penstock.api.streaming.modes import is_behind_watermark
 from penstock.api.streaming.refusals import is_streaming
 from penstock.errors import PlanError
 from penstock.operators.exchanges import hash_exchange
@@ -31,14 +32,12 @@ MOST_TABLE_BYTES = 64 << 20
 def joined_streams(
     left: KeyedStream, right: KeyedStream, how: str, between: tuple[str, str, str, str] | None
 ) -> Stream:
-    """The inner join of two keyed streams, at least one of which has no end; all else of it is checked."""
+    """The join of two keyed streams, at least one of which has no end; all else of it is checked."""
+    is_of_two = is_streaming(left.branches) and is_streaming(right.branches)
     if how != "inner":
-        raise PlanError(
-            f"join: how={how!r} of a stream without an end is not there: a row that meets nothing now may meet "
-            "something later. Use how='inner'"
-        )
-    if is_streaming(left.branches) and is_streaming(right.branches):
-        return _of_two(left, right, between)
+        _check_outer(left, right, how, is_possible=is_of_two and between is not None)
+    if is_of_two:
+        return _of_two(left, right, how, between)
     if between is not None:
         raise PlanError("join: between= is for two streams without an end; filter the joined rows instead")
     if is_streaming(right.branches):
@@ -46,10 +45,25 @@ def joined_streams(
     return _with_table(left, right)
 
 
-def _of_two(left: KeyedStream, right: KeyedStream, between: tuple[str, str, str, str] | None) -> Stream:
+def _check_outer(left: KeyedStream, right: KeyedStream, how: str, *, is_possible: bool) -> None:
+    """Raise PlanError where nobody can say that a row will meet nothing."""
+    if not is_possible or how not in ("left", "right", "full"):
+        raise PlanError(
+            f"join: how={how!r} of a stream without an end is not there: a row that meets nothing now may meet "
+            "something later. Use how='inner', or left, right or full of two streams with between= and watermarks"
+        )
+    for side in (left, right):
+        if not all(is_behind_watermark(step) for step in side.branches):
+            raise PlanError(
+                f"join: how={how!r} needs a watermark on both streams, which says that a row meets nothing any more: "
+                "write withWatermark(column, delay) ahead of keyBy"
+            )
+
+
+def _of_two(left: KeyedStream, right: KeyedStream, how: str, between: tuple[str, str, str, str] | None) -> Stream:
     from penstock.stream.stream_join import Between, StreamJoin
 
-    sides = JoinedSides(Side(left.schema, left.keys), Side(right.schema, right.keys))
+    sides = JoinedSides(Side(left.schema, left.keys), Side(right.schema, right.keys), how)
     bound = None
     if between is not None:
         times = (time_of_window(left.schema, between[0], "join"), time_of_window(right.schema, between[1], "join"))

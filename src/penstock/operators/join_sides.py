@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two streams in one exchange: rows of both sides under one schema, with a column that says whose each is.
 
-The columns of the other side are null. A row without a key meets nothing, and is left out where it begins.
+The columns of the other side are null. A row without a key meets nothing, and is left out where it begins, unless an
+outer join keeps its side.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.graph import INTERNAL
-from penstock.operators.aggregates import plain_type
 from penstock.operators.groups import Side
+from penstock.operators.join import join_schema
 from penstock.operators.keys import plain
 
 SIDE = f"{INTERNAL}side"
@@ -28,14 +29,17 @@ class JoinedSides:
 
     left: Side
     right: Side
+    how: str = "inner"
+
+    @property
+    def kept(self) -> tuple[bool, bool]:
+        """Tell for the left and the right side if all of its rows come out, also those that meet nothing."""
+        return self.how in ("left", "full"), self.how in ("right", "full")
 
     @property
     def schema(self) -> pa.Schema:
         """That of rows of either side: keys, side, columns of the left, columns of the right."""
-        keys = [
-            self.left.schema.field(key).with_type(plain_type(self.left.schema.field(key).type))
-            for key in self.left.keys
-        ]
+        keys = list(self.result_schema)[: len(self.left.keys)]
         others = [field.with_nullable(True) for side in (self.left, self.right) for field in others_of(side)]
         names = [f"{INTERNAL}{place}" for place in range(len(others))]
         return pa.schema(
@@ -49,8 +53,7 @@ class JoinedSides:
     @property
     def result_schema(self) -> pa.Schema:
         """Keys, then the other columns of the left and of the right side."""
-        keys = list(self.schema)[: len(self.left.keys)]
-        return pa.schema([*keys, *others_of(self.left), *others_of(self.right)])
+        return join_schema(self.left, self.right, self.how)
 
     def columns(self, number: int) -> list[int]:
         """The places of a side's columns besides the keys, in the rows of both."""
@@ -77,13 +80,13 @@ class AsSide:
         return f"{'right' if self.number else 'left'} side of a join"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that have a key."""
+        """The rows that have a key, or of a side that is kept all."""
         side = self.sides.right if self.number else self.sides.left
         schema = self.sides.schema
         own = self.sides.columns(self.number)
         for batch in batches:
             keys = [plain(batch.column(key)) for key in side.keys]
-            if any(key.null_count for key in keys):
+            if not self.sides.kept[self.number] and any(key.null_count for key in keys):
                 valid = keys[0].is_valid()
                 for key in keys[1:]:
                     valid = pc.and_(valid, key.is_valid())

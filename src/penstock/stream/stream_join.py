@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inner join of two streams without an end: each row meets all rows of the other side that have come before it.
+"""The join of two streams without an end: each row meets all rows of the other side that have come before it.
 
 With a bound on the time between two rows that meet, the watermark drops rows that nothing can meet any more; without
 one both sides are kept for ever. So each pair is given once, in whatever order the rows come. A late row meets what
 is still there, and is not kept where nothing on time can meet it.
+
+An outer join has a bound. A row of a side that is kept, which has met nothing, comes out with nulls when the
+watermark says that nothing on time can meet it any more, and meets nothing after that. One without a key or a time,
+and a late one that meets nothing, come out at once. So each comes out, with nulls or with what it meets, never both;
+no row is taken back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +26,18 @@ from penstock.operators.intervals import interval_text
 from penstock.operators.join_sides import LEFT, RIGHT, SIDE, JoinedSides, others_of
 from penstock.operators.times import Times
 from penstock.operators.windows import times_in
-from penstock.record.layout import fixed_values, int64_array
+from penstock.record.layout import bits, fixed_values, int64_array, null_mask
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext, chunks_of
 from penstock.stream.join_side import JoinSide, Mask
 from penstock.stream.key_index import key_index
 from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, refuse_other, restored_rows
+from penstock.stream.lateness import Lateness
 from penstock.stream.watermarks import LEAST
 
 _NAMES = ("left", "right")
 _SPARE = 1 << 12
 _NEVER = 1 << 62
+_DONE = pa.field("done", pa.bool_())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,8 @@ class StreamJoin:
     def name(self) -> str:
         """The name that `explain` shows."""
         bound = "" if self.between is None else f", {self.between.text}"
-        return f"join by {', '.join(self.sides.left.keys)}{bound}"
+        kind = "" if self.sides.how == "inner" else f"{self.sides.how} "
+        return f"{kind}join by {', '.join(self.sides.left.keys)}{bound}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises PlanError: bounded streams have a join of their own."""
@@ -83,7 +92,7 @@ class JoinStep(PlainStep):
         self._schemas = [pa.schema([*fields[: self._keys], *others_of(side)]) for side in (sides.left, sides.right)]
         self._index = key_index(self._kinds)
         self._sides = (JoinSide(), JoinSide())
-        self._watermark = LEAST
+        self._lateness = Lateness()
         self._context = StepContext(0, 1, 1, "")
 
     @property
@@ -94,10 +103,16 @@ class JoinStep(PlainStep):
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Take this subtask's rows; raises CheckpointError for those of another join."""
         self._context = context
+        if any(self._operator.sides.kept):
+            self._lateness.open(context, restored)
         for number, name in enumerate(_NAMES):
             own = [found for state in restored if (found := chunks_of(state, name))]
+            width = len(self._schemas[number])
             for batch in restored_rows(self._what(number), own, context):
-                self._keep(number, pa.RecordBatch.from_arrays(batch.columns, schema=self._schemas[number]))
+                rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=self._schemas[number])
+                slots = self._index.slots(rows.columns[: self._keys])
+                done = _flags(batch.column(width)) if self._operator.sides.kept[number] else None
+                self._sides[number].add(slots, rows, done)
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
         """Raise CheckpointError where the rows of a checkpoint are of another join."""
@@ -114,24 +129,35 @@ class JoinStep(PlainStep):
                 found = batch if len(chosen) == len(side) else batch.take(int64_array(chosen))
                 columns = [found.column(place) for place in self._columns[number]]
                 rows = pa.RecordBatch.from_arrays(columns, schema=self._schemas[number])
-                yield from self._pairs(number, rows)
-                self._keep(number, rows)
+                yield from self._met(number, rows)
 
     def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
-        """Drop rows that nothing can meet any more."""
-        self._watermark = watermark
+        """Drop rows that nothing can meet any more; those that an outer join owes come out."""
+        self._lateness.advance(watermark)
+        lonely: list[pa.RecordBatch] = []
         if self._operator.between is not None:
             for number, side in enumerate(self._sides):
-                side.drop(lambda rows, number=number: self._is_over(number, rows))  # type: ignore[misc]
+                is_over = partial(self._is_over, number)
+                if self._operator.sides.kept[number]:
+                    lonely += [self._alone(number, rows) for rows in side.lonely(is_over)]
+                side.drop(is_over)
             if len(self._index) > _SPARE and 2 * sum(map(len, self._sides)) < len(self._index):
                 self._gather()
-        return ()
+        return lonely
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """All rows of both sides."""
-        chunks: list[Chunk] = []
+        """All rows of both sides; of an outer join also which of them are done, and the watermark."""
+        chunks: list[Chunk] = [self._lateness.chunk()] if any(self._operator.sides.kept) else []
         for number, name in enumerate(_NAMES):
-            table = KeyedTable(self._sides[number].batches, self._schemas[number], self._keys)
+            schema, batches = self._schemas[number], self._sides[number].batches
+            if self._operator.sides.kept[number]:
+                schema = schema.append(_DONE)
+                both = zip(batches, self._sides[number].done, strict=True)
+                batches = [
+                    pa.RecordBatch.from_arrays([*rows.columns, boolean_array(done)], schema=schema)
+                    for rows, done in both
+                ]
+            table = KeyedTable(batches, schema, self._keys)
             found = frozen_chunks(self._what(number), table, table, self._context)
             chunks += [(f"{name}/{chunk}", make) for chunk, make in found]
         return chunks
@@ -144,18 +170,58 @@ class JoinStep(PlainStep):
         kinds = ", ".join(str(field.type) for field in self._schemas[number])
         return f"{self.name}, {_NAMES[number]} ({kinds})"
 
-    def _pairs(self, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _met(self, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """All that these rows of a side give; they are kept for what comes later."""
+        is_kept = self._operator.sides.kept[number]
+        if is_kept and (bare := self._bare(number, rows)).any():
+            yield self._alone(number, rows.filter(boolean_array(bare)))
+            rows = rows.filter(boolean_array(~bare))
+        done = np.zeros(rows.num_rows, np.bool_)
+        yield from self._pairs(number, rows, done)
+        if self._operator.between is not None and self._lateness.watermark > LEAST:
+            over = self._is_over(number, rows)
+            if is_kept and (over & ~done).any():
+                yield self._alone(number, rows.filter(boolean_array(over & ~done)))
+            if over.any():
+                rows, done = rows.filter(boolean_array(~over)), done[~over]
+        if rows.num_rows:
+            self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows, done)
+
+    def _pairs(self, number: int, rows: pa.RecordBatch, done: Mask) -> Iterator[pa.RecordBatch]:
+        """The pairs with rows of the other side; on both sides rows are marked that have met one."""
         slots = self._index.slots(rows.columns[: self._keys])
-        for given, others in self._sides[1 - number].matches(slots):
-            own = rows.take(int64_array(given))
+        for pairs in self._sides[1 - number].matches(slots):
+            own, others = rows.take(int64_array(pairs.given)), pairs.rows
             left, right = (own, others) if number == LEFT else (others, own)
             if self._operator.between is not None:
                 meets = self._meets(left, right, self._operator.between)
+                if self._operator.sides.kept[1 - number]:  # what is over was given out with nulls, or has met enough
+                    meets &= ~self._is_over(1 - number, others)
+                pairs.mark(meets)
+                done[pairs.given[meets]] = True
                 if not meets.all():
                     left, right = (each.filter(boolean_array(meets)) for each in (left, right))
             if left.num_rows:
                 columns = [*left.columns, *right.columns[self._keys :]]
                 yield pa.RecordBatch.from_arrays(columns, schema=self._operator.sides.result_schema)
+
+    def _bare(self, number: int, rows: pa.RecordBatch) -> Mask:
+        """A mask of rows that lack a key or their time."""
+        between = self._operator.between
+        assert between is not None  # noqa: S101 - an outer join has one
+        bare: Mask = np.zeros(rows.num_rows, np.bool_)
+        for missing in (*map(null_mask, rows.columns[: self._keys]), times_in(rows.column(between.times[number]))[1]):
+            if missing is not None:
+                bare |= missing
+        return bare
+
+    def _alone(self, number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows with nulls for the other side."""
+        schema = self._operator.sides.result_schema
+        nulls = [pa.nulls(rows.num_rows, one.type) for one in self._schemas[1 - number]][self._keys :]
+        keys, others = rows.columns[: self._keys], rows.columns[self._keys :]
+        columns = [*keys, *others, *nulls] if number == LEFT else [*keys, *nulls, *others]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _meets(self, left: pa.RecordBatch, right: pa.RecordBatch, between: Between) -> Mask:
         times, missing = zip(
@@ -169,27 +235,24 @@ class JoinStep(PlainStep):
                 meets &= ~each
         return meets
 
-    def _keep(self, number: int, rows: pa.RecordBatch) -> None:
-        if self._operator.between is not None and self._watermark > LEAST:
-            over = self._is_over(number, rows)
-            if over.any():
-                rows = rows.filter(boolean_array(~over))
-        if rows.num_rows:
-            self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows)
-
     def _is_over(self, number: int, rows: pa.RecordBatch) -> Mask:
         """A mask of rows that no row on time can meet: not one that is as old as the watermark, nor a later one."""
         between = self._operator.between
         assert between is not None  # noqa: S101 - asked by the callers
         times, missing = times_in(rows.column(between.times[number]))
         until: Times = times + (between.upper if number == LEFT else -between.lower)
-        over: Mask = until < min(self._watermark, _NEVER)
+        keys = rows.columns[: self._keys] if any(self._operator.sides.kept) else ()
+        over: Mask = until < np.minimum(self._lateness.passed(keys), _NEVER)
         return over if missing is None else over | missing
 
     def _gather(self) -> None:
         """Number the keys anew: most have no rows any more."""
-        kept = [side.batches for side in self._sides]
+        kept = [zip(side.batches, side.done, strict=True) for side in self._sides]
         self._index, self._sides = key_index(self._kinds), (JoinSide(), JoinSide())
-        for number, batches in enumerate(kept):
-            for rows in batches:
-                self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows)
+        for number, runs in enumerate(kept):
+            for rows, done in runs:
+                self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows, done)
+
+
+def _flags(column: pa.Array) -> Mask:
+    return bits(column.buffers()[1], column.offset, len(column)).astype(np.bool_)

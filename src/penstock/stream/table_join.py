@@ -81,8 +81,8 @@ class TableJoinStep(PlainStep):
             self._index.add(keys)
         slots = self._index.slots([plain(batch.column(key)) for key in self._keys])
         others = others_of(self._operator.sides.left)
-        for given, rows in self._side.matches(slots):
-            own = batch.take(int64_array(given))
+        for pairs in self._side.matches(slots):
+            own, rows = batch.take(int64_array(pairs.given)), pairs.rows
             columns = [*rows.columns[: len(self._keys)], *(own.column(one.name) for one in others)]
             columns += rows.columns[len(self._keys) :]
             yield pa.RecordBatch.from_arrays(columns, schema=self._operator.sides.result_schema)

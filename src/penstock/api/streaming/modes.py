@@ -68,7 +68,7 @@ def _updates(step: Step, operator: object, mode: str | None, *, is_last: bool) -
     """Tell whether windows are given whenever they change, instead of once."""
     spec = operator.spec  # type: ignore[attr-defined]
     wanted = mode if is_last else APPEND
-    has_watermark = all(_has_watermark(parent) for parent in parents_of(step))
+    has_watermark = all(is_behind_watermark(parent) for parent in parents_of(step))
     if wanted == UPDATE or (wanted is None and not has_watermark):
         if not isinstance(spec.windows, FixedWindows):
             raise PlanError(
@@ -87,14 +87,14 @@ def _updates(step: Step, operator: object, mode: str | None, *, is_last: bool) -
     return False
 
 
-def _has_watermark(step: Step) -> bool:
+def is_behind_watermark(step: Step) -> bool:
     """Tell whether all rows of a step come from behind a watermark."""
     from penstock.stream.watermark_step import AssignWatermark
 
     if isinstance(step, OperatorStep) and isinstance(step.operator, AssignWatermark):
         return True
     parents = parents_of(step)
-    return bool(parents) and all(_has_watermark(parent) for parent in parents)
+    return bool(parents) and all(is_behind_watermark(parent) for parent in parents)
 
 
 def _refuse_other_time(step: Step) -> None:
