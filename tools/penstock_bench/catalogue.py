@@ -86,8 +86,10 @@ TLS = Section(
 PAGE = Section(
     "The web page",
     "The streaming count with a checkpoint each second runs on; in turns the page is closed, and open with three "
-    "visitors. Real browsers (Chromium without a window) work on the query's own processors, readers only take what "
-    "the page sends. A figure is the median of the turns.",
+    "visitors. Real browsers (Chromium without a window) have little more than the query leaves of its processors "
+    "(nice 19), as a colleague's browser takes none of them; once they are as good as its tasks. Readers take what "
+    "the page sends, and drop it. The cost of the page to the query is that by CPU second: it counts no work of the "
+    "visitors. A figure is the median of the turns.",
 )
 SERVICES = Section(
     "Blocking exchanges through services",
@@ -310,16 +312,21 @@ def _visited(by: str) -> tuple[tuple[Row, Row], ...]:
 
 @dataclass(frozen=True, slots=True)
 class PageForm:
-    """The kind of a page's visitors, and the seconds between two looks of theirs."""
+    """The kind of a page's visitors, the seconds between two looks of theirs, and the pairs of turns.
+
+    `is_idle`: they have little more than the query leaves of the processors, as if they had some of their own.
+    """
 
     kind: str
     every: int
+    turns: int
+    is_idle: bool = False
 
 
 PAGE_ROWS = {
-    PageForm("streams", 1): _visited("three readers each second"),
-    PageForm("browsers", 2): _visited("three browsers in use"),
-    PageForm("browsers", 5): _visited("three browsers left alone"),
+    PageForm("browsers", 2, 24, is_idle=True): _visited("three browsers"),
+    PageForm("streams", 1, 6): _visited("three readers each second"),
+    PageForm("browsers", 2, 6): _visited("three browsers on the query's processors"),
 }
 """By the form of the visits: the share of the rate and how much it may be, then of the driver's and of their work."""
 
