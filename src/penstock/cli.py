@@ -95,7 +95,17 @@ def _add_lab(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG", help="an event log, or the folder spark.penstock.observe.eventLog")
+    parser.add_argument(
+        "log",
+        nargs="?",
+        default="",
+        metavar="LOG",
+        help="an event log, or the folder spark.penstock.observe.eventLog",
+    )
+    services = (
+        "instead, the processes of shuffle services: HOST:PORT of the metrics of each, with commas between them"
+    )
+    parser.add_argument("--services", default="", metavar="A,B", help=services)
     parser.add_argument("--html", default="", metavar="FILE", help="write one file to be sent on, and serve nothing")
     parser.add_argument("--port", type=int, default=0, help="serve at this port of the loopback, or one after it")
     parser.set_defaults(run=_show, parser=parser)
@@ -189,8 +199,10 @@ def _lab(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from penstock.showing import show_logs
+    from penstock.showing import show_logs, show_services
 
+    if options.services or not options.log:
+        return show_services(options.services, port=options.port)
     return show_logs(options.log, html=options.html, port=options.port)
 
 

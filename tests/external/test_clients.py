@@ -69,3 +69,28 @@ def test_a_connection_that_ends_at_once_keeps_no_buffer(tmp_path: Path) -> None:
         await keeper.close()
 
     asyncio.run(run())
+
+
+def test_a_user_is_told_the_time_that_a_read_took(tmp_path: Path) -> None:
+    """From the question until the bytes wait for the network; the disk tells of them too."""
+    keeper = Keeper(Catalogue(tmp_path / "catalogue.db"), ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
+    account = keeper.introduce("app", b"k" * 32, os.getuid())
+    partition = PartitionId(DatasetId("job", 0), 0, 0)
+    account.numbers[NUMBER] = KeptPartition(NUMBER, partition, 1, KeptState.THERE, str(tmp_path / "data"))
+    (tmp_path / "data" / "data.0").write_bytes(bytes(100))
+
+    async def run() -> None:
+        unused: Any = None
+        session = ClientSession(keeper, unused, account, lambda _: ChunkMemory(1))
+        answered = asyncio.Event()
+        session.wake = answered.set
+        session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, 100))))
+        await asyncio.wait_for(answered.wait(), 30)
+        assert session.next_frame() is not None
+        session.connection_lost()
+        await keeper.close()
+
+    asyncio.run(run())
+    (user,) = keeper.users.figures()
+    assert (user.name, user.figures["bytes"]) == (str(os.getuid()), 100)
+    assert user.figures["waiting_seconds"] > 0

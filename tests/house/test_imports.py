@@ -44,7 +44,7 @@ ROOMS: dict[str, set[str]] = {
         "partition",
         "shuffle",
     },
-    "external": {"connection", "link", "observe", "partition", "shuffle"},
+    "external": {"connection", "link", "machine", "observe", "partition", "shuffle"},
     "graph": {"lifecycle", "shuffle"},
     "job": {"checkpoint", "connection", "graph", "lifecycle", "link", "observe", "shuffle"},
     "operators": {"graph", "machine", "record"},

@@ -120,6 +120,9 @@ def test_a_stream_waits_for_memory_once_however_often_credit_comes() -> None:
                 each.set_result(bytearray(1))
         assert (line.sent, other.sent) == (16, 0)
         assert holdings.reading.used == holdings.reading.waiting == 0
+        (user,) = holdings.users.figures()
+        assert (user.name, user.figures["bytes"] // BLOCK_BYTES) == ("app", 16)
+        assert user.figures["waiting_seconds"] > 0
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,6 +24,8 @@ from penstock.api.streaming.writer import query_graph
 from penstock.graph.streaming import StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
+from penstock.job.shell.processes import ProcessNow
+from penstock.link.figures import UseFigures, UseKind
 from penstock.stream.noop import NoopWriter
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
@@ -198,6 +201,28 @@ def test_five_hundred_subtasks_are_soon_painted(browser: Browser) -> None:
             seen.page.click("table.figures th button:has-text('busy')")
             assert seen.page.inner_text("table.figures tbody tr:first-child td:nth-child(11)") == "95 %"
             assert "500 attempts" in seen.show("slots")
+
+
+def test_services_have_a_page_without_jobs(browser: Browser) -> None:
+    """The sentence about their processes is its headline; the view has disks and users."""
+    disk = {"read_bytes": 9e6, "read_seconds": 1.0, "write_bytes": 0.0, "write_seconds": 0.0}
+    users = (UseFigures(UseKind.USER, name, {"bytes": 1e6, "waiting_seconds": 2.0}) for name in ("ann", "bob"))
+    uses = (UseFigures(UseKind.DISK, "/data1", disk), *users)
+    process = ProcessNow("host service of h1", "h1", 0, "h1:7448", 0.1, {}, (), (), uses)
+
+    def processes() -> Future[tuple[ProcessNow, ...]]:
+        found: Future[tuple[ProcessNow, ...]] = Future()
+        found.set_result((process,))
+        return found
+
+    with (
+        contextlib.closing(WebPage(PagePlace(), JobStore(), processes).open()) as page,
+        visit(browser, f"{page.url}#processes") as seen,
+    ):
+        seen.drawn()
+        assert "no worker, disk or user is slow" in seen.page.inner_text("#headline")
+        shown = seen.page.inner_text("#panel")
+        assert all(word in shown for word in ("/data1", "ann", "bob", "h1:7448")), shown
 
 
 def test_the_keyboard_alone_reaches_everything(browser: Browser) -> None:

@@ -66,12 +66,13 @@ Message = tuple[int, memoryview]
 
 
 class Fetch(NamedTuple):
-    """A FETCH: its call, the partition's number, offset and bytes."""
+    """A FETCH: its call, the partition's number, offset and bytes, and the moment at which it came."""
 
     call: int
     number: int
     offset: int
     length: int
+    since: float
 
 
 class ClientSession:
@@ -105,7 +106,8 @@ class ClientSession:
             raise ProtocolError(f"more than {MOST_AT_ONCE} questions came at once")
         try:
             if kind == FETCH and self.account is not None:
-                self._fetches.append(Fetch(*FETCH_BODY.unpack(body)))
+                call, partition, offset, length = FETCH_BODY.unpack(body)
+                self._fetches.append(Fetch(call, partition, offset, length, time.monotonic()))
                 self._fetch()
             elif kind == LinkFrameType.CALL:
                 number, method, plain, _ = read_call(body)
@@ -196,7 +198,11 @@ class ClientSession:
         recycle = functools.partial(self._give_back, memory, buffer)
         self._out.append(OutgoingFrame((head, buffer[:length]), len(head) + length, recycle))
         self.bytes_given += length
+        self._moved(account, length, fetch.since)
         self.wake()
+
+    def _moved(self, account: Account, size: int, since: float) -> None:
+        self._keeper.users.moved(str(account.user), size, time.monotonic() - since)
 
     async def _answered(self, number: int, request: Any) -> None:
         if isinstance(request, Introduce):
@@ -248,8 +254,10 @@ class ClientSession:
             case GrowPartition(number, size):
                 return PartitionRoom(keeper.grow(account, number, size))
             case CommitPartition(number):
+                since = time.monotonic()
                 await keeper.commit(account, request)
                 self._writing.discard(number)
+                self._moved(account, keeper.size_of(account, number), since)
             case GiveUpPartition(number, cause):
                 keeper.give_up(account, number, cause)
                 self._writing.discard(number)

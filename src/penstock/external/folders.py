@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import struct
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import xxhash
 
 from penstock.errors import NoStorageError, StorageError
 from penstock.external.requests import KeptExtent
+from penstock.machine.disk_work import DISKS
 from penstock.partition.directories import Directories
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_header import damaged
@@ -122,8 +124,10 @@ def read_chunk(folder: str, target: memoryview, offset: int, origin: FileOrigin)
     """Fill the target with bytes of the data file. It waits for a disk. Errors as of `find_range`."""
     path = f"{folder}/{data_name(DATA)}"
     descriptor = open_file(path, origin)
+    began = time.perf_counter()
     try:
         count = read_at(descriptor, target, offset)
+        DISKS.has_read(path, count, time.perf_counter() - began)
     except OSError as error:
         raise unreadable(origin, path, error) from error
     finally:

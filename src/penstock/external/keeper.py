@@ -45,6 +45,7 @@ from penstock.external.requests import (
     KeptState,
     pack_kept,
 )
+from penstock.observe.user_work import UserWork
 from penstock.partition.file_input import FileOrigin
 from penstock.shuffle import PartitionId
 
@@ -94,6 +95,7 @@ class Keeper:
         self._pools = {str(root): ThreadPoolExecutor(_THREADS, f"disk {root}") for root in folders.roots}
         self._removals: set[asyncio.Future[None]] = set()
         self._unwritten: list[Callable[[], None]] = []
+        self.users = UserWork()
         self._load()
 
     def introduce(self, title: str, key: bytes, user: int) -> Account:
@@ -173,6 +175,11 @@ class Keeper:
             self.give_up(account, kept.number, str(error))
             raise
         kept.state = KeptState.THERE
+
+    def size_of(self, account: Account, number: int) -> int:
+        """The bytes of a partition; none where nobody knows it any more."""
+        kept = account.numbers.get(number)
+        return 0 if kept is None else kept.bytes
 
     def give_up(self, account: Account, number: int, cause: str) -> None:
         """A producer has failed; no matter where its partition is released already."""

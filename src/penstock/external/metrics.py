@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 from penstock.external.accounts import Account
 from penstock.external.keeper import Keeper
 from penstock.external.requests import KeptState
 from penstock.external.server import ServiceServer
-from penstock.observe.samples import Sample
+from penstock.link.figures import UseFigures, UseKind
+from penstock.machine.disk_work import DISKS
+from penstock.observe.samples import Sample, use_samples
 from penstock.shuffle.metrics import Metric, MetricKind
 
 _APPLICATION = ("application", "user")
@@ -43,6 +48,16 @@ def service_samples(keeper: Keeper, server: ServiceServer) -> Iterator[Sample]:
             system = os.statvfs(root)
             yield Sample(_FREE, (str(root),), system.f_bavail * system.f_frsize)
     yield Sample(_REFUSED, (), server.refused)
+    disks = (UseFigures(UseKind.DISK, disk, figures) for disk, figures in DISKS.figures().items())
+    users = (replace(each, name=_user_name(each.name)) for each in keeper.users.figures())
+    yield from use_samples(f"host service of {socket.gethostname()}", (*disks, *users))
+
+
+def _user_name(user: str) -> str:
+    try:
+        return pwd.getpwuid(int(user)).pw_name
+    except KeyError:
+        return user
 
 
 def _of(account: Account, server: ServiceServer) -> Iterator[Sample]:

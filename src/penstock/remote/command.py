@@ -101,7 +101,7 @@ def _run_worker(options: argparse.Namespace) -> int:
             worker.leave()
 
         told = ObserveSettings(metrics=options.metrics_port is not None, metrics_port=options.metrics_port or 0)
-        metrics = MetricsEndpoint(told, lambda: worker_samples(worker.holdings))
+        metrics = MetricsEndpoint(told, lambda: worker_samples(worker.holdings, worker.address))
         await metrics.open()
         try:
             await _until_told(worker.run(), leave)

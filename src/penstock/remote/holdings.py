@@ -7,6 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from penstock.observe.user_work import UserWork
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.merged import MergedDataset
 from penstock.remote.push_credit import MemoryMarks, PushCredit
@@ -76,6 +77,7 @@ class WorkerHoldings:
         self.credit = PushCredit(MemoryMarks.of(memory * (_READ_SHARE - 1) // _READ_SHARE))
         self.reading = ReadBudget(memory // _READ_SHARE)
         self.figures = WorkerFigures()
+        self.users = UserWork()
         self.datasets: dict[tuple[str, str], MergedDataset] = {}
         self._next_path = 0
         self._pushers: dict[int, PeerLogic] = {}

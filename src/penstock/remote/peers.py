@@ -82,6 +82,11 @@ def worker_of(identity: str) -> str:
     return identity.removeprefix(WORKER) if identity.startswith(WORKER) else ""
 
 
+def user_of(application: str) -> str:
+    """The user of such an application."""
+    return application.partition("/")[0]
+
+
 def application_credentials(user: str, application: str, process: str, secret: bytes) -> Credentials:
     """A process of an application; SettingError where it has no user's key."""
     if not user:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from typing import Any
 
 from penstock.errors import IncompleteDataError, ProtocolError
@@ -13,6 +14,7 @@ from penstock.remote import messages as ask
 from penstock.remote.blocks import BLOCK_BYTES, HEAD, BlockHead, charge, is_whole, read_head
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import BlockFate, MergedDataset, Spot
+from penstock.remote.peers import user_of
 from penstock.remote.store import WriteJob
 from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, plain_memory
 from penstock.remote.worker_index import CommittedWriter
@@ -36,6 +38,7 @@ class PushSession:
     def __init__(self, holdings: WorkerHoldings, application: str, number: int) -> None:
         self._holdings = holdings
         self._application = application
+        self._user = user_of(application)
         self._number = number
         self._writers: dict[int, MergedDataset] = {}
         self._acks: list[bytes] = []
@@ -102,7 +105,10 @@ class PushSession:
             self._refuse(head, FATES[verdict], len(data), nbytes)
             return
 
+        began = time.monotonic()
+
         def done(error: Exception | None) -> None:
+            self._holdings.users.moved(self._user, len(data), time.monotonic() - began)
             self._written(dataset, head, spot, nbytes, error)
 
         self._holdings.store.write(WriteJob(spot, data, done))

@@ -19,6 +19,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from pathlib import Path
 from threading import Lock
 
 from penstock.errors import NoStorageError, PartitionReleasedError, StorageError
+from penstock.machine.disk_work import DISKS
 from penstock.remote.merged import Spot
 from penstock.remote.worker_index import INDEX_NAME, CommittedWriter, WorkerIndex
 
@@ -159,14 +161,17 @@ class MergedFiles:
     def _pwrite(self, spot: Spot, data: memoryview) -> None:
         file = self._file(spot.path)
         offset, left = spot.offset, data
+        began = time.perf_counter()
         while left:
             written = os.pwrite(file, left, offset)
             left, offset = left[written:], offset + written
+        DISKS.has_written(str(self._path(spot.path)), len(data), time.perf_counter() - began)
 
     def _read(self, spots: Sequence[Spot]) -> bytearray:
         first, last = spots[0], spots[-1]
         data = bytearray(last.offset + last.size - first.offset)
         view, offset = memoryview(data), first.offset
+        began = time.perf_counter()
         try:
             file = self._file(first.path, is_there=True)
             while view:
@@ -176,6 +181,7 @@ class MergedFiles:
                 view, offset = view[count:], offset + count
         except FileNotFoundError as error:
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
+        DISKS.has_read(str(self._path(first.path)), len(data), time.perf_counter() - began)
         return data
 
     def _settle(self, paths: Sequence[int], committed: CommittedWriter) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import hmac
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +22,7 @@ from penstock.remote import messages as ask
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import Spot
-from penstock.remote.peers import ServiceAccess
+from penstock.remote.peers import ServiceAccess, user_of
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
 
 RUN_BYTES = 1 << 20
@@ -40,6 +41,7 @@ class _BlockStream:
         self.under_way = 0
         self.is_waiting = False
         """True while it waits for memory."""
+        self.since = 0.0
         self.task: asyncio.Task[None] | None = None
         self.queue: deque[Sequence[Spot]] = deque()
 
@@ -52,6 +54,7 @@ class ReadSession:
     def __init__(self, holdings: WorkerHoldings, application: str, access: ServiceAccess) -> None:
         self._holdings = holdings
         self._application = application
+        self._user = user_of(application)
         self._access = access
         self._streams: dict[int, _BlockStream] = {}
 
@@ -110,11 +113,12 @@ class ReadSession:
             if self._holdings.reading.take(stream, size, functools.partial(self._taken, stream)):
                 self._begin(stream, stream.next, size)
             else:
-                stream.is_waiting = True
+                stream.is_waiting, stream.since = True, time.monotonic()
 
     def _taken(self, stream: _BlockStream) -> None:
         """Memory for the next read has become free."""
         stream.is_waiting = False
+        self._holdings.users.moved(self._user, 0, time.monotonic() - stream.since)
         assert stream.next is not None  # noqa: S101 - a stream that ends leaves the line
         self._begin(stream, stream.next, _size(stream.next))
         self._pump(stream)
@@ -131,7 +135,7 @@ class ReadSession:
         """Read and send, run after run, as long as any was begun."""
         while stream.queue:
             run = stream.queue.popleft()
-            size = _size(run)
+            size, began = _size(run), time.monotonic()
             try:
                 data = await self._holdings.store.read(run)
             except (PenstockError, OSError) as error:
@@ -139,6 +143,7 @@ class ReadSession:
                 self._break(stream, error)
                 break
             self._holdings.figures.read += size
+            self._holdings.users.moved(self._user, size, time.monotonic() - began)
             self.logic.send_parts(
                 BulkFrame.DATA,
                 (PAIR.pack(stream.number, 0), memoryview(data)),

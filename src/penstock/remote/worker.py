@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import EnvironmentLostError, PenstockError, StaleError
-from penstock.observe.samples import Sample
+from penstock.link.figures import UseFigures, UseKind
+from penstock.machine.disk_work import DISKS
+from penstock.observe.samples import Sample, use_samples
 from penstock.remote import messages as ask
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.peers import Entrance, ServiceAccess, Way, application_of, asked
@@ -166,8 +168,8 @@ _GAUGES = {
 }
 
 
-def worker_samples(holdings: WorkerHoldings) -> Iterator[Sample]:
-    """The figures of a worker."""
+def worker_samples(holdings: WorkerHoldings, name: str) -> Iterator[Sample]:
+    """The figures of a worker that goes by this name."""
     figures, credit = holdings.figures, holdings.credit
     values = {
         "pushed_bytes": figures.pushed,
@@ -185,3 +187,5 @@ def worker_samples(holdings: WorkerHoldings) -> Iterator[Sample]:
     for name, text in _GAUGES.items():
         metric = Metric(f"penstock_remote_worker_{name}", MetricKind.GAUGE, text, ())
         yield Sample(metric, (), values[name])
+    disks = (UseFigures(UseKind.DISK, disk, figures) for disk, figures in DISKS.figures().items())
+    yield from use_samples(f"remote worker {name}", (*disks, *holdings.users.figures()))

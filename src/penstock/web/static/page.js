@@ -207,7 +207,7 @@ function choose(tab) {
 
 function draw() {
   const told = state.told && state.told.document;
-  if (!told) return;
+  if (!told) return drawProcesses();
   place("headline").textContent = told.headline.text;
   place("also").textContent = told.headline.also;
   place("also").hidden = !told.headline.also;
@@ -221,6 +221,15 @@ function draw() {
   document.title = `${told.job} ${told.state.toLowerCase()} – Penstock`;
   graph.draw(told, state.stage);
   state.parts[state.tab][1](told);
+  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+}
+
+// No job at all, as on the page of services' processes: these are all that there is.
+function drawProcesses() {
+  const found = state.told && state.told.processes;
+  if (!found || !found.processes.length) return;
+  place("headline").textContent = found.text;
+  if (state.tab === "processes") state.parts.processes[1]();
   document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
 }
 
