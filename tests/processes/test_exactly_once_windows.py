@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each window once and whole, in real processes: tasks, environments, executors and the driver are killed.
 
-A run begins with one number of tasks and goes on with others. Numbers have event times out of order within the delay,
-so that all windows of all rows are known. `PENSTOCK_WINDOW_RUNS` says how many seeds are tried.
+A run begins with one number of tasks and goes on with others; odd seeds keep their state in files. Numbers have event
+times out of order within the delay, so that all windows of all rows are known. `PENSTOCK_WINDOW_RUNS` says how many
+seeds are tried.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
@@ -40,7 +42,7 @@ from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 
 pytestmark = pytest.mark.processes
 
-RUNS = int(os.environ.get("PENSTOCK_WINDOW_RUNS", "6" if THOROUGH else "3"))
+RUNS = int(os.environ.get("PENSTOCK_WINDOW_RUNS", "10" if THOROUGH else "3"))
 ROWS = 8_000
 RATE = 8_000
 KEYS = 7
@@ -49,7 +51,7 @@ SECOND = 1_000_000
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
 VICTIMS = ("task", "task", "environment", "executor", "driver")
-KINDS = ("tumbling", "sliding", "session", "join")
+KINDS = ("tumbling", "outer", "session", "sliding", "join")
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +86,16 @@ def query(kind: str, width: int) -> Stream:
         step = SourceStep(rate.name, rate.schema, rate, partitions=1, streaming=True)  # type: ignore[arg-type]
         return Stream((step,)).mapInArrow(timed(KEYS, SECOND), SCHEMA).withWatermark("ts", "1 second")
 
-    if kind == "join":
-        left, right = (
-            source().withColumnsRenamed({"value": name, "ts": f"{name}_ts"}).keyBy("key", numPartitions=width)
-            for name in ("l", "r")
+    if kind in ("join", "outer"):
+        left, right = (source().withColumnsRenamed({"value": name, "ts": f"{name}_ts"}) for name in ("l", "r"))
+        if kind == "outer":
+            right = right.filter(pc.equal(pc.field("key"), 1))
+        how, least = ("full", "1 milliseconds") if kind == "outer" else ("inner", "0 seconds")
+        keyed = left.keyBy("key", numPartitions=width)
+        joined = keyed.join(
+            right.keyBy("key", numPartitions=width), how=how, between=("l_ts", "r_ts", least, "20 milliseconds")
         )
-        return left.join(right, between=("l_ts", "r_ts", "0 seconds", "20 milliseconds")).select("key", "l", "r")
+        return joined.select("key", "l", "r")
     windows = {
         "tumbling": window("ts", "300 milliseconds"),
         "sliding": window("ts", "400 milliseconds", "100 milliseconds"),
@@ -99,7 +105,7 @@ def query(kind: str, width: int) -> Stream:
     return counted.agg(n=("*", "count"), s=("value", "sum"))
 
 
-def start(cluster: ProcessCluster, folder: Path, kind: str, width: int, unaligned: bool) -> JobHandle:
+def start(cluster: ProcessCluster, folder: Path, kind: str, width: int, *, unaligned: bool, store: str) -> JobHandle:
     """Start the query, as a new driver does."""
     stream = query(kind, width)
     options = StreamingOptions(
@@ -109,7 +115,7 @@ def start(cluster: ProcessCluster, folder: Path, kind: str, width: int, unaligne
     graph = query_graph(in_mode(stream.branches, None), sink, cluster.settings, SLOTS + 1, options)
     storage = QueryStorage(options)
     storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
-    streaming = replace(cluster.settings.streaming, watermark_interval=0.005)
+    streaming = replace(cluster.settings.streaming, watermark_interval=0.005, state_store=store)
     settings = replace(cluster.settings, restart=RESTARTS, streaming=streaming)
     return cluster.submit_graph(graph, SLOTS, settings, storage)
 
@@ -132,18 +138,19 @@ def strike(victim: str, cluster: ProcessCluster, chance: random.Random) -> None:
         chance.choice(executors).kill()
 
 
-def expected(kind: str) -> Counter[tuple[int, ...]]:
+def expected(kind: str) -> Counter[tuple[int | None, ...]]:
     """The rows of all numbers at once: key, bounds, count and sum of each window, or the pairs."""
     values = np.arange(ROWS)
     times = SECOND + values * 1000 - values * 2_654_435_761 % 500 * 1000
-    found: Counter[tuple[int, ...]] = Counter()
-    if kind == "join":
-        for key in range(KEYS):
+    found: Counter[tuple[int | None, ...]] = Counter()
+    if kind in ("join", "outer"):
+        for key in range(KEYS) if kind == "join" else (1,):
             own = values[key::KEYS]
             apart = times[own][None, :] - times[own][:, None]
-            for left, right in zip(*np.nonzero((apart >= 0) & (apart <= 20_000)), strict=True):
+            meets = (apart >= (0 if kind == "join" else 1_000)) & (apart <= 20_000)
+            for left, right in zip(*np.nonzero(meets), strict=True):
                 found[key, int(own[left]), int(own[right])] += 1
-        return found
+        return found if kind == "join" else found + alone(values.tolist(), found)
     members: dict[tuple[int, int, int], list[int]] = {}
     if kind == "session":
         for key in range(KEYS):
@@ -159,10 +166,19 @@ def expected(kind: str) -> Counter[tuple[int, ...]]:
     return Counter({(*place, len(own), sum(own)): 1 for place, own in members.items()})
 
 
-def published(folder: Path, kind: str) -> Counter[tuple[int, ...]]:
+def alone(values: list[int], pairs: Counter[tuple[int | None, ...]]) -> Counter[tuple[int | None, ...]]:
+    """The rows of the outer join that meet nothing."""
+    of_left, of_right = {left for _, left, _ in pairs}, {right for _, _, right in pairs}
+    found: Counter[tuple[int | None, ...]] = Counter()
+    found.update((value % KEYS, value, None) for value in values if value not in of_left)
+    found.update((1, None, value) for value in values[1::KEYS] if value not in of_right)
+    return found
+
+
+def published(folder: Path, kind: str) -> Counter[tuple[int | None, ...]]:
     """The rows that a plain reader sees."""
     table = ds.dataset(folder / "out", format="parquet").to_table()
-    if kind == "join":
+    if kind in ("join", "outer"):
         columns = [table[name].to_pylist() for name in ("key", "l", "r")]
     else:
         bounds = table["w"].combine_chunks()
@@ -179,10 +195,16 @@ def test_each_window_and_each_pair_once_through_kills(nursery: Nursery, tmp_path
     """Several kills at random moments; a new driver takes over with another number of tasks."""
     chance = random.Random(seed)
     kind, unaligned = KINDS[seed % len(KINDS)], chance.random() < 0.5
+    store = "files" if seed % 2 else "memory"
     clusters = [ProcessCluster(nursery)]
+
+    def started() -> JobHandle:
+        width = chance.choice((1, 2, 3))
+        return start(clusters[-1], tmp_path, kind, width, unaligned=unaligned, store=store)
+
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: [cluster.close() for cluster in clusters])
-        handle = start(clusters[-1], tmp_path, kind, chance.choice((1, 2, 3)), unaligned)
+        handle = started()
         for _ in range(chance.randint(2, 4)):
             with contextlib.suppress(TimeoutError):
                 handle.wait(chance.uniform(0.1, 0.6))
@@ -190,7 +212,7 @@ def test_each_window_and_each_pair_once_through_kills(nursery: Nursery, tmp_path
             victim = chance.choice(VICTIMS)
             if victim == "driver":
                 clusters.append(ProcessCluster(nursery))
-                former, handle = handle, start(clusters[-1], tmp_path, kind, chance.choice((1, 2, 3)), unaligned)
+                former, handle = handle, started()
                 with pytest.raises((FencedError, JobError)):
                     former.wait(30)
             else:
