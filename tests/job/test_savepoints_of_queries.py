@@ -21,7 +21,7 @@ from penstock.errors import PlanError
 from penstock.graph.streaming import SavedParts, StreamingOptions
 from penstock.job.kept_checkpoints import KeptCheckpoints
 from penstock.job.last_savepoint import LastSavepoint, saved
-from penstock.job.query_storage import QueryStorage
+from penstock.job.query_storage import QueryStorage, SavedStates
 from penstock.machine.locations import here
 from query_driver import Driver, query
 
@@ -101,6 +101,31 @@ def test_a_location_with_checkpoints_of_its_own_is_refused(tmp_path: Path) -> No
     assert not (tmp_path / "two").exists()
     with pytest.raises(CheckpointError, match="no savepoint at"):
         claimed(tmp_path / "two", savepoint=str(tmp_path / "nothing"))
+
+
+def test_what_a_query_does_without_is_not_copied(tmp_path: Path) -> None:
+    """As what a sink has prepared for another place; a checkpoint of the query's own is not asked about."""
+    one = claimed(tmp_path / "one")
+    stored(one, 4, tmp_path / "one")
+    SavepointFolder(str(tmp_path / "saved")).prepare()
+    one.save(str(tmp_path / "saved"))
+    one.end()
+    asked: list[bool] = []
+
+    def agree(states: SavedStates) -> set[tuple[str, str]]:
+        asked.append(states.is_savepoint)
+        return {("u0", "n")} if states.is_savepoint else set()
+
+    options = StreamingOptions("q", "q", str(tmp_path / "two"), savepoint=str(tmp_path / "saved"))
+    for _ in range(2):
+        two = QueryStorage(options, agree)
+        two.claim(WIDTHS)
+        begun = two.beginning.saved
+        assert begun is not None
+        chunks = {name: [chunk.name for chunk in unpack_part(part).chunks] for name, part in begun.parts.items()}
+        assert chunks == {"u0.0": [], "u1.0": ["n"]}
+        two.end()
+    assert (asked[0], asked[-1]) == (True, False), "the second start goes on from what the first one copied"
 
 
 def test_a_start_that_fails_after_the_copy_leaves_an_empty_location(tmp_path: Path) -> None:

@@ -352,6 +352,7 @@ def test_another_path_is_refused_before_anything_runs(tmp_path: Path) -> None:
     sink(tmp_path / "out").check([state])
     with pytest.raises(PlanError, match=r"files to publish in .*/out, and this query writes into .*/other"):
         sink(tmp_path / "other").check([state])
+    assert [sink(tmp_path / name).is_elsewhere([state]) for name in ("out", "other")] == [False, True]
     (tmp_path / "out").rename(tmp_path / "away")
     with pytest.raises(CheckpointError, match="is not as the query left it"):
         sink(tmp_path / "out").check([state])

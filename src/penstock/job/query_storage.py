@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.checkpoint.errors import CheckpointError, UncertainCheckpointError
@@ -43,9 +43,11 @@ _LOG = logging.getLogger(__name__)
 class SavedStates:
     """The states that the stages of a query stored, in the checkpoint that it is to go on from."""
 
-    def __init__(self, storage: PartStorage, metadata: CheckpointMetadata) -> None:
+    def __init__(self, storage: PartStorage, metadata: CheckpointMetadata, *, is_savepoint: bool = False) -> None:
         self._storage = storage
         self._parts = metadata.parts
+        self.is_savepoint = is_savepoint
+        """True if the query is to begin with them."""
 
     def names(self, uid: str) -> set[str]:
         """The chunks that subtasks of a stage stored."""
@@ -60,8 +62,10 @@ class SavedStates:
         return [part for name, part in sorted(self._parts.items()) if vertex_of_part(name)[0] == uid]
 
 
-Agree = Callable[[SavedStates], None]
-"""Raises where a query can't go on from these states."""
+Left = Collection[tuple[str, str]]
+"""Chunks of stages: the uid of each one's stage, and its name."""
+Agree = Callable[[SavedStates], Left]
+"""Raises where a query can't go on from these states; gives those of a savepoint that it does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class QueryStorage:
     def __init__(
         self,
         options: StreamingOptions,
-        agree: Agree = lambda _: None,
+        agree: Agree = lambda _: (),
         sources: Mapping[str, SourceReads] | None = None,
         begin_anew: Callable[[], None] = lambda: None,
         names: StageNames | None = None,
@@ -285,14 +289,16 @@ class QueryStorage:
             refuse_other_sources(saved, self._sources, where)
         refuse_other_plan(saved, groups, stages, where)
         refuse_finished(saved, where)
-        self._agree(SavedStates(storage, metadata))
+        self._agree(SavedStates(storage, metadata, is_savepoint=isinstance(storage, SavepointFolder)))
 
     def _copy_savepoint(self, folder: SavepointFolder) -> Found:
-        """Make a savepoint the first checkpoint of the location."""
+        """Make a savepoint the first checkpoint of the location, without what the query does without."""
         saved = folder.find()
+        left = self._agree(SavedStates(folder, saved.metadata, is_savepoint=True))
+        wanted = {name: _without(part, vertex_of_part(name)[0], left) for name, part in saved.metadata.parts.items()}
         stamp = self._copied = self._storage.stamp(saved.metadata.number)
         try:
-            parts = copied(folder, saved.metadata.parts, lambda name: self._storage.open(stamp, f"saved-{name}"))
+            parts = copied(folder, wanted, lambda name: self._storage.open(stamp, f"saved-{name}"))
             metadata = replace(saved.metadata, parts=parts, savepoint=saved.identity)
             self._storage.commit(metadata)
         except OSError as error:
@@ -300,6 +306,11 @@ class QueryStorage:
                 f"the savepoint at {folder.location} can't be copied to {self._options.location}: {error}"
             ) from error
         return Found((UsableCheckpoint(stamp, metadata),))
+
+
+def _without(part: PartHandle, uid: str, left: Left) -> PartHandle:
+    """A part of a stage without what is left behind."""
+    return replace(part, chunks=tuple(chunk for chunk in part.chunks if (uid, chunk.name) not in left))
 
 
 def _saved(metadata: CheckpointMetadata) -> SavedParts:

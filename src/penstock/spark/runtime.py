@@ -216,7 +216,7 @@ class SparkRuntime:
         from penstock.stream.sources import sources_of  # not above: batch jobs have no steps
         from penstock.stream.steps import refuse_other_steps, refuse_rows_again
 
-        agree, begin_anew = (functools.partial(refuse, graph) for refuse in (refuse_other_steps, refuse_rows_again))
+        agree, begin_anew = functools.partial(refuse_other_steps, graph), functools.partial(refuse_rows_again, graph)
         checkpoints = QueryStorage(options, agree, sources_of(graph), begin_anew, StageNames.of(graph))
         stages = {vertex.uid: vertex.parallelism for vertex in graph.vertices}
         checkpoints.look(stages)

@@ -180,6 +180,21 @@ class Chain:
             if check is not None and own:
                 check(own, lambda name, start=start: read(start + name))
 
+    def left_behind(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> set[str]:
+        """The chunks of a savepoint that a query which begins with it does without, as its sink writes elsewhere.
+
+        A step may have `left_behind(names, read)`, which gets its own names.
+        """
+        found: set[str] = set()
+        for identity, step in self._steps:
+            left_behind = getattr(step, "left_behind", None)
+            start = f"{identity}/"
+            own = {name.removeprefix(start) for name in names if name.startswith(start)}
+            if left_behind is not None and own:
+                left: set[str] = left_behind(own, lambda name, start=start: read(start + name))
+                found |= {start + name for name in left}
+        return found
+
     def _refuse_unknown(self, names: Iterable[str]) -> None:
         known = {SOURCE, EVENT_TIME, *(identity for identity, _ in self._steps)}
         for owner in sorted({name.partition("/")[0] for name in names} - known):

@@ -114,6 +114,10 @@ class CommitSink:
             for commit, messages in _unpacked(state):
                 check(commit, messages)
 
+    def is_elsewhere(self, restored: Sequence[bytes]) -> bool:
+        """Tell if these messages are for another place."""
+        return any(msgpack.unpackb(state)["target"] != self.committer.name for state in restored)
+
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has committed, which it does only after a checkpoint."""
         check: Callable[[str], None] | None = getattr(self.committer, "check_anew", None)

@@ -96,6 +96,10 @@ class FolderSink:
                         " another checkpointLocation"
                     ) from error
 
+    def is_elsewhere(self, restored: Sequence[bytes]) -> bool:
+        """Tell if these files were prepared in another folder."""
+        return any(prepared.folder not in ("", self.folder) for prepared in map(Prepared.of, restored))
+
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has published files, which it does only after a checkpoint."""
         found = self.filesystem.get_file_info(

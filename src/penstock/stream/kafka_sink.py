@@ -92,6 +92,10 @@ class KafkaSink:
             then, now = (state["cluster"], cluster) if has_ids else (state["servers"], self.settings.sorted_servers)
             refuse_other_target([f"{self.target} at {then}"], f"{self.target} at {now}")
 
+    def is_elsewhere(self, restored: Sequence[bytes]) -> bool:
+        """Tell if these rows are for other topics."""
+        return any(msgpack.unpackb(state)["target"] != self.target for state in restored)
+
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has sent rows, which it does only after a checkpoint."""
         with outside(f"{self.name} can't be asked for markers"):

@@ -54,13 +54,15 @@ class StreamSink(Protocol):
     """A sink before it is opened; picklable.
 
     It may have `writing`, an operator for a stage of any number of tasks in front of it: the sink then has one task,
-    which takes what that gives (`commit_sink`). And it may have three methods more:
+    which takes what that gives (`commit_sink`). And it may have four methods more:
 
     - `owned(owner)`: the same sink for one attempt of its tasks. Texts of later attempts, those of other drivers too,
       are greater: so a task that begins late can leave alone what its successors write.
     - `check(restored)`: raises PlanError or CheckpointError where a query can't go on with it from these. The driver
       asks it before the query starts, with what all subtasks prepared.
     - `check_anew()`: raises CheckpointError where the query has published before, and has no checkpoint now.
+    - `is_elsewhere(restored)`: tell if these were prepared for another place than the sink's. A query that begins
+      with a savepoint leaves them to the query that wrote it, and begins its own place.
     """
 
     @property
@@ -122,6 +124,16 @@ class SinkStep(PlainStep):
         check: Callable[[Sequence[bytes]], None] | None = getattr(self._sink, "check", None)
         if check is not None and _STATE in names:
             check(read(_STATE))
+
+    def left_behind(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> set[str]:
+        """The chunk of prepared rows that are for another place; raises CheckpointError where ours is no new one."""
+        is_elsewhere: Callable[[Sequence[bytes]], bool] | None = getattr(self._sink, "is_elsewhere", None)
+        if is_elsewhere is None or _STATE not in names or not is_elsewhere(read(_STATE)):
+            return set()
+        check_anew: Callable[[], None] | None = getattr(self._sink, "check_anew", None)
+        if check_anew is not None:
+            check_anew()
+        return {_STATE}
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Write the rows."""

@@ -99,6 +99,10 @@ def chain_of(vertex: JobVertex) -> Chain:
 class RestoredStates(Protocol):
     """The states of the stages of a query in a checkpoint, by their uids."""
 
+    @property
+    def is_savepoint(self) -> bool:
+        """True if they are a savepoint's, with which the query is to begin."""
+
     def names(self, uid: str) -> Collection[str]:
         """The chunks of all subtasks."""
 
@@ -106,15 +110,22 @@ class RestoredStates(Protocol):
         """The bytes that the subtasks stored under this name."""
 
 
-def refuse_other_steps(graph: JobGraph, states: RestoredStates) -> None:
+def refuse_other_steps(graph: JobGraph, states: RestoredStates) -> set[tuple[str, str]]:
     """Raise PlanError or CheckpointError where the operators of a query can't go on from a checkpoint.
 
-    Without this its tasks would find out, one restart after the other.
+    Without this its tasks would find out, one restart after the other. The chunks of a savepoint that the query does
+    without are given, each with its stage's uid.
     """
+    found: set[tuple[str, str]] = set()
     for vertex in graph.vertices:
-        names = [name for name in states.names(vertex.uid) if ChannelKey.of(name) is None]
-        if names:
-            chain_of(vertex).refuse_others(vertex.name, names, functools.partial(states.read, vertex.uid))
+        names = {name for name in states.names(vertex.uid) if ChannelKey.of(name) is None}
+        if not names:
+            continue
+        chain, read = chain_of(vertex), functools.partial(states.read, vertex.uid)
+        left = chain.left_behind(names, read) if states.is_savepoint else set()
+        chain.refuse_others(vertex.name, names - left, read)
+        found |= {(vertex.uid, name) for name in left}
+    return found
 
 
 def refuse_rows_again(graph: JobGraph) -> None:
