@@ -28,6 +28,9 @@ def test_rows_are_compared_as_a_multiset() -> None:
     assert "only theirs (1)" in difference(rows.slice(1), rows, ordered=False)
     assert "only ours (3)" in difference(pa.concat_tables([rows, rows]), rows, ordered=False)
     assert difference(pa.table({"v": ["1"]}), pa.table({"v": [1]}), ordered=False)
+    lists = [pa.table({"v": [[missing, 2.0]]}) for missing in (None, float("nan"))]
+    assert difference(*lists, ordered=False)
+    assert not difference(*lists, ordered=False, nans=False)
 
 
 def test_maps_are_compared_by_their_keys() -> None:
@@ -55,6 +58,8 @@ def test_a_function_that_spark_need_not_run_may_fail_here_only() -> None:
     error = FunctionError("ValueError: on purpose")
     assert left_out(error, "s1.isEmpty()", "s1 = s1.mapInArrow(f3, schema)")
     assert left_out(error, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(0)")
+    batch = PlanError("penstock.errors.tree.SchemaError: mapInArrow(f4): return type of the user-defined function")
+    assert left_out(batch, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(0)")
     assert not left_out(error, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(20)")
     assert not left_out(PlanError("no such thing"), "s1.isEmpty()", "")
 

@@ -14,13 +14,19 @@ from typing import Any
 import pyarrow as pa
 
 _MINUS_ZERO = re.compile(r"(?<![\w.])-0(?![\w.])")
+_NAN = re.compile(r"(?<![\w.'])NaN(?![\w.'])")
 _SHOWN = 3
 _SHOWN_CHARACTERS = 600
 
 
-def difference(ours: Any, theirs: Any, *, ordered: bool, signs: bool = True) -> str:
-    """Empty where both are the same; else where they differ. Without `signs` a zero has none."""
+def difference(ours: Any, theirs: Any, *, ordered: bool, signs: bool = True, nans: bool = True) -> str:
+    """Empty where both are the same; else where they differ.
+
+    Without `signs` a zero has none; without `nans` these are nulls.
+    """
     mine, other = _rows(ours), _rows(theirs)
+    if not nans:
+        mine, other = ([_NAN.sub("None", row) for row in rows] for rows in (mine, other))
     if not signs:
         mine, other = ([_MINUS_ZERO.sub("0", row) for row in rows] for rows in (mine, other))
     if ordered and mine != other and Counter(mine) == Counter(other):

@@ -51,6 +51,8 @@ _THEIRS = (
 )
 
 
+_OF_ROWS = re.compile(r"tree\.ValuesError: |tree\.SchemaError: \w+\(\w+\): ")
+"""Errors of values, and of batches and frames that a function gave."""
 _TELLING = re.compile(r"[\w.]*(Error|Exception|Invalid|Interrupt|NotImplemented)(: | \[|$)")
 
 
@@ -73,7 +75,7 @@ def is_clear(error: Exception) -> bool:
 
 def left_out(ours: object, action: str, program: str) -> bool:
     """Tell whether an error of a function or a value may come here only: Spark needs no row of it, or not all."""
-    is_of_rows = isinstance(ours, FunctionError) or "tree.ValuesError: " in str(ours)
+    is_of_rows = isinstance(ours, FunctionError) or bool(_OF_ROWS.search(str(ours)))
     return is_of_rows and ("isEmpty" in action or ".limit(0)" in program)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from penstock_torture.programs.compare import difference
 from penstock_torture.programs.differences import documented, is_clear, left_out, line_of
 from penstock_torture.programs.program import Program, Shape, StepError, schema_difference
 
+_FLOATS_IN_FRAMES = re.compile(r"ArrayType\(FloatType.*InPandas|InPandas.*ArrayType\(FloatType", re.DOTALL)
 RIGHT, ALIKE, DOCUMENTED, WRONG, UNCLEAR = "right", "refused alike", "documented", "WRONG", "UNCLEAR"
 WELL = (RIGHT, ALIKE, DOCUMENTED)
 
@@ -132,8 +134,11 @@ def _acted(program: Program, number: str) -> tuple[str, str]:
     found = difference(mine, other, ordered=program.ordered)
     if not found:
         return RIGHT, ""
-    if "median(" in program.text.whole() and not difference(mine, other, ordered=program.ordered, signs=False):
+    text, ordered = program.text.whole(), program.ordered
+    if "median(" in text and not difference(mine, other, ordered=ordered, signs=False):
         return DOCUMENTED, f"zeros of both signs are equal, and either may be a median: {found}"
+    if _FLOATS_IN_FRAMES.search(text) and not difference(mine, other, ordered=ordered, nans=False):
+        return DOCUMENTED, f"PySpark's frames make NaNs of nulls in arrays of floats: {found}"
     again = program.again(theirs)
     if isinstance(again, Exception) or difference(again, other, ordered=program.ordered):
         return UNCLEAR, f"the program has more than one right answer: {found}"
