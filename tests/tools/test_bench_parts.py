@@ -17,7 +17,8 @@ import pytest
 
 from penstock.errors import SettingError
 from penstock.operators.loans import Loan
-from penstock_bench import catalogue, pages, rows
+from penstock.stream.state_place import StateFiles, state_in
+from penstock_bench import catalogue, large_state, pages, rows
 from penstock_bench.cases import SmallAndAll
 from penstock_bench.copies import MadeAnew, interval_of, processor_seconds
 from penstock_bench.environment import PeakMemory, environment_pids, private_bytes
@@ -227,3 +228,11 @@ def test_both_sides_of_the_copies_give_the_same_rows() -> None:
         (made,) = MadeAnew(copied)(iter([rows_of]))
         assert made.equals(rows_of)
     assert Loan.own is own
+
+
+def test_a_large_state_is_filled_stored_and_restored(tmp_path: Path) -> None:
+    """In files; a checkpoint with one changed key of a hundred writes less than a tenth of the whole."""
+    with state_in(StateFiles([str(tmp_path)])):
+        figures = large_state.run(tmp_path / "at", 20_000, rounds=2) | large_state.restore(tmp_path / "at")
+    assert figures["restored_keys"] == 20_000
+    assert 0 < figures["changed_mb"] < figures["whole_mb"] / 10

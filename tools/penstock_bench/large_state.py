@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state of many keys in one task, in memory and in mapped files: rows in a second, snapshots, a restore, memory.
+
+    python -m penstock_bench.large_state --keys 20000000 --limit 512
+
+Each store runs in a process of its own, and the restore of each in another one. Those with files have so many MiB of
+private memory at most (`RLIMIT_DATA`). Rows are batches of 65,536 random keys; two numbers are got, added to and put
+for each, as a batch processor does. A snapshot is written by the thread that a task has for it, into the folder. The
+first one is whole, and then come three with one key of a hundred changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.checkpoint.metadata import CheckpointMetadata, unpack_part
+from penstock.checkpoint.storage import CheckpointStorage
+from penstock.stream.chain import StepContext
+from penstock.stream.restored_state import StoredState
+from penstock.stream.state.store import KeyedStore
+from penstock.stream.state.variables import VALUE, ValueVariable, VariableSpec
+from penstock.stream.state_place import StateFiles, state_in
+from penstock.stream.storing import SnapshotStore, TakenSnapshot
+from penstock.testing.memory_host import MemoryHost
+from penstock.testing.memory_mailbox import MemoryMailbox
+from penstock.testing.waiting import wait_until
+from penstock_bench.environment import own_bytes
+
+BATCH = 1 << 16
+ROUNDS = 100
+CHANGED = 100
+"""One key of so many changes."""
+KEYS = pa.schema([("k", pa.int64())])
+VALUES = pa.schema([("n", pa.int64()), ("amount", pa.int64())])
+SPECS = (VariableSpec("total", VALUE, VALUES),)
+CONTEXT = StepContext(0, 1, 128, "totals")
+PART = "totals.0"
+PATIENCE = 600.0
+STORES = ("memory", "files")
+
+Figures = dict[str, float]
+
+
+class OwnMemory:
+    """The private memory of this process at its most, in MiB, looked at twenty times in a second."""
+
+    def __init__(self) -> None:
+        self.most = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="own-memory", daemon=True)
+
+    def __enter__(self) -> OwnMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.05):
+            self.most = max(self.most, own_bytes(os.getpid()) / (1 << 20))
+
+
+def run(folder: Path, keys: int, rounds: int = ROUNDS) -> Figures:
+    """Fill a state, change it, and take checkpoints of it."""
+    chance = np.random.default_rng(1)
+    state = KeyedStore(KEYS, SPECS)
+    figures: Figures = {}
+    with OwnMemory() as memory:
+        began = time.monotonic()
+        for first in range(0, keys, BATCH):
+            _add(state, np.arange(first, min(keys, first + BATCH)))
+        figures["fill_seconds"] = time.monotonic() - began
+        began, used = time.monotonic(), time.process_time()
+        for _ in range(rounds):
+            _add(state, chance.integers(0, keys, BATCH))
+        figures["rows_a_second"] = rounds * BATCH / (time.monotonic() - began)
+        figures["rows_a_processor_second"] = rounds * BATCH / (time.process_time() - used)
+        figures |= _checkpoints(state, folder, keys, chance)
+    return figures | {"own_mib": memory.most}
+
+
+def restore(folder: Path) -> Figures:
+    """Begin with the newest checkpoint."""
+    storage = CheckpointStorage(str(folder))
+    metadata = storage.newest().metadata
+    assert metadata is not None  # noqa: S101 - one was written
+    with OwnMemory() as memory:
+        began = time.monotonic()
+        state = KeyedStore(KEYS, SPECS)
+        state.restore([StoredState(storage, metadata.parts[PART], contextlib.nullcontext)], CONTEXT, 0)
+        seconds = time.monotonic() - began
+    return {"restore_seconds": seconds, "restored_mib": memory.most, "restored_keys": float(state.keys)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; gives the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--keys", type=int, default=20_000_000)
+    parser.add_argument("--limit", type=int, default=512, help="MiB of private memory of a process with files")
+    parser.add_argument("--folder", type=Path, help="where state and checkpoints lie; a temporary one if not given")
+    parser.add_argument("--only", choices=("run", "restore"), help=argparse.SUPPRESS)
+    parser.add_argument("--store", choices=STORES, help="one of both alone")
+    options = parser.parse_args(arguments)
+    if options.only:
+        _only(options)
+        return 0
+    for store in [options.store] if options.store else STORES:
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
+            figures = _child(options, store, folder, "run") | _child(options, store, folder, "restore")
+        sys.stdout.write(f"{store}, {options.keys:,} keys\n")
+        sys.stdout.writelines(f"  {name:<26}{value:>16,.2f}\n" for name, value in figures.items())
+    return 0
+
+
+def _only(options: argparse.Namespace) -> None:
+    """Do one part in this process, and write its figures as JSON."""
+    files = None
+    if options.store == "files":
+        resource.setrlimit(resource.RLIMIT_DATA, (options.limit << 20,) * 2)
+        files = StateFiles([str(options.folder)])
+    with state_in(files):
+        found = run(options.folder / "at", options.keys) if options.only == "run" else restore(options.folder / "at")
+    json.dump(found, sys.stdout)
+
+
+def _child(options: argparse.Namespace, store: str, folder: str, only: str) -> Figures:
+    command = [sys.executable, "-m", "penstock_bench.large_state", "--only", only, "--store", store]
+    command += ["--keys", str(options.keys), "--limit", str(options.limit), "--folder", folder]
+    figures: Figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return figures
+
+
+def _add(state: KeyedStore, numbers: np.ndarray) -> None:
+    """Get, add and put the numbers of a batch of keys."""
+    keys, counts = np.unique(numbers, return_counts=True)
+    slots = state.slots([pa.array(keys)], len(keys))
+    total = state.variable("total")
+    assert isinstance(total, ValueVariable)  # noqa: S101 - declared as one
+    _, before = total.get(slots, 0)
+    n = pc.add(pc.fill_null(before["n"], 0), pa.array(counts))
+    amount = pc.add(pc.fill_null(before["amount"], 0), pa.array(counts * 7))
+    total.put(slots, pa.RecordBatch.from_arrays([n, amount], schema=VALUES), 0)
+
+
+def _checkpoints(state: KeyedStore, folder: Path, keys: int, chance: np.random.Generator) -> Figures:
+    """One that is whole, and three with one key of a hundred changed: the slowest of these counts."""
+    storage = CheckpointStorage(str(folder))
+    storage.claim()
+    mailbox = MemoryMailbox(MemoryHost("bench"))
+    store = SnapshotStore(str(folder), storage.owner, PART, mailbox)
+    found: Figures = {}
+    for number in range(1, 5):
+        began = time.monotonic()
+        chunks = state.snapshot(CONTEXT, number)
+        stood = time.monotonic() - began
+        store.store(TakenSnapshot(number, chunks))
+        del chunks
+        wait_until(lambda number=number: len(mailbox.acknowledged) == number, "it is stored", PATIENCE)  # type: ignore[misc]
+        part = unpack_part(mailbox.acknowledged[-1].handle)
+        storage.commit(CheckpointMetadata(number, 0.0, {PART: part}))
+        state.completed(number)
+        kind = "whole" if number == 1 else "changed"
+        figures = {"barrier_ms": 1000 * stood, "seconds": time.monotonic() - began, "mb": part.size / 1e6}
+        for name, value in figures.items():
+            found[f"{kind}_{name}"] = max(found.get(f"{kind}_{name}", 0.0), value)
+        for first in range(0, keys // CHANGED, BATCH):
+            _add(state, chance.integers(0, keys, min(BATCH, keys // CHANGED - first)))
+    store.close()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
