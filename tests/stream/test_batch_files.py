@@ -16,6 +16,8 @@ import pytest
 
 from dropping_mount import Mount
 from penstock.api.line_formats import TEXT_SCHEMA
+from penstock.checkpoint.metadata import CheckpointMetadata
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.errors import PlanError
 from penstock.graph import JobGraph
 from penstock.record import PartitionerSpec
@@ -111,6 +113,32 @@ def test_files_of_a_batch_that_was_done_are_never_given_again(tmp_path: Path) ->
         (tmp_path / "batches" / name).write_bytes(data)
     assert batches_of(tmp_path).take() is None
     assert not list((tmp_path / "batches").glob("part-*"))
+
+
+def test_rows_wait_for_their_call_when_all_tasks_have_ended(tmp_path: Path) -> None:
+    """The last checkpoint has no word of theirs then: a driver that died ahead of the call left the rows behind."""
+    made = query_graph(tmp_path, 1)
+    (tmp_path / "in" / "f").write_text("a\nb\n")
+    with LocalQuery(made, location(tmp_path), available_now=True) as query:
+        query.start()
+        query.run_through(SECONDS)
+    storage = CheckpointStorage(location(tmp_path))
+    storage.claim()
+    storage.commit(CheckpointMetadata(query.completed[-1] + 1, 0.0, {}))
+    batches = batches_of(tmp_path)
+    batches.refuse_others(TEXT_SCHEMA)
+    folder = tmp_path / "batches"
+    folder.rename(tmp_path / "away")
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError, match="which the query put there, is missing"):
+        batches.take()
+    folder.rmdir()
+    (tmp_path / "away").rename(folder)
+    function = Function(tmp_path)
+    batch = batches.take()
+    assert batch is not None
+    function(batch)
+    assert function.calls == {0: [Counter("ab")]}
 
 
 def test_a_folder_that_is_away_for_a_moment_changes_no_number(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.errors import PlanError
 from penstock.machine.disk import Disk
-from penstock.stream.sink_folder import Prepared, SinkFolder
+from penstock.stream.sink_folder import MARK, Prepared, SinkFolder
 
 _STATE = "sink/sink"
 """The chunk of a query's sink: its operator's id and its step's name for it."""
@@ -181,8 +181,17 @@ class BatchFiles:
                 SinkFolder(self._fs, self._folder, prepared.mark).publish(name)
 
     def _names(self, states: Sequence[Prepared]) -> set[str]:
-        """The names in the folder; raises OSError where the mark that checkpoints name is not among them."""
-        return SinkFolder(self._fs, self._folder, next((each.mark for each in states), "")).names()
+        """The names in the folder; raises OSError where the mark that checkpoints name is not among them.
+
+        A checkpoint whose tasks had all ended has no word of theirs, as they had published: then any mark counts.
+        """
+        mark = next((each.mark for each in states), "") or self._any_mark()
+        return SinkFolder(self._fs, self._folder, mark).names()
+
+    def _any_mark(self) -> str:
+        found = self._fs.get_file_info(pafs.FileSelector(self._folder, allow_not_found=True))
+        names = (info.base_name for info in found)
+        return next((name for name in names if name.startswith(MARK)), f"{MARK}...")
 
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:

@@ -36,7 +36,7 @@ from penstock.operators.csv_write import PLAIN_CSV, CsvSigns
 from penstock.operators.partitioned_write import by_folder
 from penstock.stream.last_rows import LastRows, with_epoch
 from penstock.stream.sink_files import FORMS, FileForm, SinkFiles, files_schema
-from penstock.stream.sink_folder import Prepared, SinkFolder
+from penstock.stream.sink_folder import MARK, Prepared, SinkFolder
 
 _REMEMBERED = 1000
 """So many published names a writer knows: the thread that stores checkpoints may not have looked yet."""
@@ -117,7 +117,7 @@ class FolderSink:
         """Publish what was prepared, and begin."""
         states = [Prepared.of(state) for state in restored]
         known = next((state.mark for state in states if state.mark), "")
-        folder = SinkFolder(self.filesystem, self.folder, known or f".folder-{self.uid}-{self.owner}")
+        folder = SinkFolder(self.filesystem, self.folder, known or f"{MARK}{self.uid}-{self.owner}")
         if known:
             folder.require()
         for state in states:

@@ -25,6 +25,8 @@ import pyarrow.fs as pafs
 from penstock.checkpoint.errors import CheckpointError
 from penstock.machine.disk import Disk
 
+MARK = ".folder-"
+"""The beginning of a mark's name."""
 _NONE = pafs.FileType.NotFound
 
 
