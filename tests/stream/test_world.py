@@ -23,6 +23,7 @@ from penstock_torture.world_days import gone, newest_at
 from penstock_torture.world_shapes import QueryPlace
 
 SEEDS = [*some_of(range(20), 2), 1001, 1019, 1047, 1078]
+BATCHED = [world.BATCHES + seed for seed in (*some_of(range(6, 60), 54), 2)]
 CONNECTED = [world.CONNECTORS + seed for seed in (*some_of(range(6, 60), 54), 2, 21, 41)]
 
 
@@ -51,9 +52,9 @@ def iceberg() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("delta", "iceberg")
-@pytest.mark.parametrize("seed", CONNECTED)
+@pytest.mark.parametrize("seed", [*CONNECTED, *BATCHED])
 def test_each_row_once_by_connectors_in_a_world_that_fails(seed: int) -> None:
-    """Tables, topics, data sources of PySpark's and keyed results, read back by their own libraries."""
+    """Tables, topics, data sources and keyed results, read back by their libraries; calls of functions, by a book."""
     result = run_world(seed)
     assert result.outcome in world.WELL, result.reason
 
@@ -81,10 +82,10 @@ def test_second_call_goes_on_and_counts_all(tmp_path: Path, monkeypatch: pytest.
         return WorldResult(seed, "rate>key", "lost" if seed == 7 else "right", 0.1, "1 of 2 rows")
 
     monkeypatch.setattr(world, "run_world", run)
-    assert torture_world((5, 2, 0, 0), results, said.append) == 0
+    assert torture_world((5, 2, 0, 0, 0), results, said.append) == 0
     with results.open("a") as file:
         file.write(json.dumps({"seed": 7})[:-1] + "\n")
-    assert torture_world((5, 3, 1, 1), results, said.append) == 1
-    assert ran == [5, 6, 7, world.SPARK + 5, world.CONNECTORS + 5]
-    assert said[-1] == "world, 5 runs from seed 5 on: 1 lost, 4 right"
+    assert torture_world((5, 3, 1, 1, 1), results, said.append) == 1
+    assert ran == [5, 6, 7, world.SPARK + 5, world.CONNECTORS + 5, world.BATCHES + 5]
+    assert said[-1] == "world, 6 runs from seed 5 on: 1 lost, 5 right"
     assert sorted(world.read_results(results)) == ran

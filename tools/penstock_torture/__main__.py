@@ -43,6 +43,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--world-spark", type=natural, default=0, metavar="N", help=world_spark)
     world_connectors = "beside these, so many with tables, data sources and keyed results"
     parser.add_argument("--world-connectors", type=natural, default=0, metavar="N", help=world_connectors)
+    world_batches = "beside these, so many with tables by keys and functions for each batch"
+    parser.add_argument("--world-batches", type=natural, default=0, metavar="N", help=world_batches)
     results = "where programs and queries have a line each; those that are there are not run again"
     parser.add_argument("--results", default="", metavar="FILE", help=results)
     parser.add_argument(
@@ -55,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 def _torture(options: argparse.Namespace) -> int:
     given = (options.seed, options.duration, options.tpch_runs, options.grid)
     compared = (options.programs, options.results, options.setting)
-    worlds = (options.world, options.world_spark, options.world_connectors)
+    worlds = (options.world, options.world_spark, options.world_connectors, options.world_batches)
     return torture(TortureOptions(*given, options.session, options.query, options.browsers, *compared, *worlds))
 
 

@@ -36,7 +36,8 @@ class TortureOptions:
     Or, where `session` is more than 0, one session held for so many minutes instead of all that; or, where `query`
     is, one streaming query left alone for so many, with `browsers` on its page or without; or, where `programs` is,
     so many random programs beside PySpark; or, where `world` is, so many queries in a world that fails, and
-    beside these `world_spark` on Spark and `world_connectors` with tables and the like.
+    beside these `world_spark` on Spark, `world_connectors` with tables and the like, `world_batches` with tables by
+    keys and functions for each batch.
     """
 
     seed: int
@@ -52,11 +53,12 @@ class TortureOptions:
     world: int = 0
     world_spark: int = 0
     world_connectors: int = 0
+    world_batches: int = 0
 
 
 def torture(options: TortureOptions) -> int:
     """Torture; 0 where all went well, else 1. Prints a line per case, and at the end how many ended in which way."""
-    worlds = (options.world, options.world_spark, options.world_connectors)
+    worlds = (options.world, options.world_spark, options.world_connectors, options.world_batches)
     if any(worlds):
         from penstock_torture.world import torture_world
 

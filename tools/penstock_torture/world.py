@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,6 +30,8 @@ SPARK = 1_000_000
 """Seeds from here on run on Spark (`world_spark`)."""
 CONNECTORS = 2_000_000
 """Seeds from here on have connectors (`world_connectors`)."""
+BATCHES = 3_000_000
+"""Seeds from here on have tables by keys, or functions for each batch (`world_batches`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +70,22 @@ def run_world(seed: int, *, keep: bool = False) -> WorldResult:
 
 
 def _run(seed: int, root: Path) -> WorldRun | SparkWorldRun:
+    if seed >= BATCHES:
+        return WorldRun(seed, root, WorldShape.batched)
     if seed >= CONNECTORS:
         return WorldRun(seed, root, WorldShape.connected)
     return SparkWorldRun(seed, root) if seed >= SPARK else WorldRun(seed, root)
 
 
-def torture_world(asked: tuple[int, int, int, int], results: Path | None, say: Callable[[str], None]) -> int:
-    """`asked`: the first seed, and how many runs there are in this process, on Spark and with connectors.
+def torture_world(asked: Sequence[int], results: Path | None, say: Callable[[str], None]) -> int:
+    """`asked`: the first seed, and how many runs there are in this process, on Spark, with connectors, with batches.
 
     Those that have a line in the file are not run again; 0 where all are well.
     """
-    seed, here, on_spark, connected = asked
+    seed, *counts = asked
     known = {} if results is None else read_results(results)
-    ranges = ((seed, here), (SPARK + seed, on_spark), (CONNECTORS + seed, connected))
-    numbers = [number for begin, count in ranges for number in range(begin, begin + count)]
+    ranges = zip((0, SPARK, CONNECTORS, BATCHES), counts, strict=False)
+    numbers = [number for first, count in ranges for number in range(first + seed, first + seed + count)]
     for number in numbers:
         if number in known:
             continue
@@ -95,8 +99,8 @@ def torture_world(asked: tuple[int, int, int, int], results: Path | None, say: C
             with results.open("a") as file:
                 file.write(json.dumps(asdict(result)) + "\n")
     own = [known[number] for number in numbers]
-    counts = Counter(result.outcome for result in own)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    outcomes = Counter(result.outcome for result in own)
+    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     say(f"world, {len(own)} runs from seed {seed} on: {told}")
     return 0 if all(result.outcome in WELL for result in own) else 1
 

@@ -35,6 +35,7 @@ from penstock_torture.world_sources import Ledger, ledger_rows, numbers
 
 SOURCES = ("delta", "numbers", "kafka")
 SINKS = ("delta", "iceberg", "ledger", "keyed", "kafka")
+BATCHED = ("merged", "batches")
 _TOPICS = ("0", "1", "out", "elsewhere")
 _BATCH_ROWS = 40
 _EPOCH = "epoch"
@@ -82,6 +83,8 @@ def connected_sink(kind: str, out: Path, schema: pa.Schema, uid: str) -> StreamS
     """The sink at `out`."""
     if kind == "delta":
         return delta_sink(Options("writeStream"), str(out), schema, uid)
+    if kind == "merged":
+        return delta_sink(Options("writeStream"), str(out), schema, uid, groups=("path", "key"))
     if kind == "ledger":
         return data_source_sink(made_to_write(Ledger, {"path": str(out)}, schema), uid, "UTC")
     if kind == "kafka":
@@ -133,6 +136,40 @@ def connected_faults(kind: str, out: Path, wanted: int, *, whole: bool) -> list[
     return found
 
 
+def merged_faults(out: Path, sources: int, rows: int, keys: int, *, whole: bool) -> list[str]:
+    """The faults of counts by key in a table: each is there once in all versions, none falls, the last are whole."""
+    import deltalake
+
+    newest = deltalake.DeltaTable(str(out)).version() if deltalake.DeltaTable.is_deltatable(str(out)) else -1
+    found = [f"doubled: a commit is there twice or out of order: {mark}" for mark in _standing(_marks(out, newest))]
+    before: dict[tuple[int, int], int] = {}
+    for version in range(newest + 1):
+        table = deltalake.DeltaTable(str(out), version=version).to_pyarrow_table()
+        counts = {(row["path"], row["key"]): row["n"] for row in table.to_pylist()}
+        if len(counts) < len(table):
+            found.append(f"doubled: version {version} has {len(table)} rows of {len(counts)} keys")
+        if any(counts.get(key, 0) < count for key, count in before.items()):
+            found.append(f"lost: counts of version {version} are less than those before")
+        if version > 0 and counts == before:
+            found.append(f"doubled: version {version} is as the one before")
+        before = counts
+    wanted = Counter((path, number % keys) for path in range(sources) for number in range(rows))
+    if any(count > wanted[key] for key, count in before.items()):
+        found.append("doubled: a count is greater than the rows of its key")
+    if whole and before != wanted:
+        found.append(f"lost: {sum(wanted.values()) - sum(before.values())} rows are not counted")
+    return found
+
+
+def _marks(out: Path, newest: int) -> list[tuple[str, int]]:
+    """The transactions of a Delta table's versions."""
+    marks = []
+    for version in range(newest + 1):
+        log = (out / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+        marks += [(each["txn"]["appId"], each["txn"]["version"]) for each in map(json.loads, log) if "txn" in each]
+    return marks
+
+
 def _delta(out: Path) -> tuple[pa.Table, list[str]]:
     """The newest version's rows, of which each version before has some, and marks that do not grow."""
     import deltalake
@@ -140,16 +177,13 @@ def _delta(out: Path) -> tuple[pa.Table, list[str]]:
     if not deltalake.DeltaTable.is_deltatable(str(out)):
         return pa.table({}), []
     table = deltalake.DeltaTable(str(out))
-    marks: list[tuple[str, int]] = []
     rows = 0
     for version in range(table.version() + 1):
-        log = (out / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
-        marks += [(each["txn"]["appId"], each["txn"]["version"]) for each in map(json.loads, log) if "txn" in each]
         at = len(deltalake.DeltaTable(str(out), version=version).to_pyarrow_table())
         if at < rows or (version > 0 and at == rows):
             return table.to_pyarrow_table(), [f"version {version} has {at} rows, the one before {rows}"]
         rows = at
-    return table.to_pyarrow_table(), _standing(marks)
+    return table.to_pyarrow_table(), _standing(_marks(out, table.version()))
 
 
 def _iceberg(out: Path) -> tuple[pa.Table, list[str]]:

@@ -22,12 +22,13 @@ from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.found import Unusable, UsableCheckpoint
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.errors import FailureKind, PenstockError, PlanError
+from penstock.errors import FailureKind, PenstockError, PlanError, SchemaError
 from penstock.machine.locations import FILESYSTEMS
 from penstock.task.failure import failure_kind
 from penstock_torture.failing_files import KINDS, WORLD, Episode, write_plan
 from penstock_torture.local_query import LocalQuery
 from penstock_torture.lost_power import keep_all, lose_power
+from penstock_torture.world_batches import BatchDriver
 from penstock_torture.world_inputs import Inputs, consume, copied
 from penstock_torture.world_shapes import QueryPlace, WorldShape
 
@@ -71,6 +72,8 @@ class WorldRun:
         self._told_complete = 0
         """The newest one of which the last day's tasks were told."""
         self._day = 0
+        self._calls: BatchDriver | None = None
+        """The newest driver's part where the sink is a function."""
 
     def run(self) -> None:
         """All days; raises Wrong."""
@@ -111,10 +114,12 @@ class WorldRun:
         event, end = self.chance.choice(EVENTS), self.chance.choice(ENDS)
         self._say(f"{event}, ends by {end}")
         self._inputs.arrive(self.chance.randint(0, 4))
-        if event == "other path" and self.shape.sink == "ledger":
-            event = "nothing"  # a data source's options are its own business
+        if event == "other path" and self.shape.sink in ("ledger", "batches"):
+            event = "nothing"  # a data source's options are its own business, and a function has no path
         if event in ("other plan", "other path") and self._known and not self._has_ended:
             self._refused(event)
+        if event == "copied" and self.shape.sink == "batches":
+            event = "nothing"  # rows that wait lie at the location, so a copy of it is refused
         if event == "copied" and self._known:
             self._place = copied(self._place, self._day)
         widths = self.shape.widths(self.chance) if event == "widths" else self._widths
@@ -155,6 +160,7 @@ class WorldRun:
         while time.monotonic() < until:
             for query in queries:
                 query.run(min(until, time.monotonic() + 0.03))
+            self._call()
             if self.chance.random() < 0.1 and self.shape.is_consumed:
                 consume(self._place, self._taken, self.chance)
             if self.chance.random() < 0.1:
@@ -174,7 +180,13 @@ class WorldRun:
             keep_all(self._root)
         self._well()
 
+    def _call(self, *, lives: bool = False) -> None:
+        if self._calls is not None:
+            self._calls.call(lives=lives)
+
     def _query(self, widths: list[int], *, turned: bool = False, other: bool = False) -> LocalQuery:
+        if self.shape.sink == "batches":
+            self._calls = BatchDriver(self._place.checkpoints, self._place.out, self.chance)
         graph = self.shape.graph(self._place, widths, turned=turned, other=other)
         return LocalQuery(
             graph,
@@ -198,7 +210,7 @@ class WorldRun:
                 told = "; ".join(str(error)[:100] for error in query.failures[:1])
                 if query.completed or not query.failures:
                     raise Wrong("accepted", f"a query with {event} goes on from the checkpoint of the first")
-        except (PlanError, CheckpointError) as error:
+        except (PlanError, CheckpointError, SchemaError) as error:
             told = str(error)[:100]
         finally:
             self._place = place
@@ -232,6 +244,9 @@ class WorldRun:
         folders = [self._place.out, self._taken]
         if not self._has_ended:
             self._run_to_end(folders)
+        elif self.shape.sink == "batches":  # the rows are there, and their calls are to be made
+            self._calls = BatchDriver(self._place.checkpoints, self._place.out, self.chance)
+        self._call(lives=True)
         faults = self.shape.faults(folders, whole=True)
         if faults and self._is_below(folders):
             raise Wrong("below", "the sink's mount was away from the folder's making to the query's end")
@@ -252,6 +267,7 @@ class WorldRun:
         with self._last() as query:
             deadline = time.monotonic() + _LAST_SECONDS
             while not query.run(time.monotonic() + 0.05):
+                self._call(lives=True)
                 if not self.shape.has_end and self.shape.is_whole(folders):
                     query.stop()
                 if time.monotonic() > deadline:

@@ -34,7 +34,9 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import StreamSink
+from penstock_torture.world_batches import batch_faults, batches_sink
 from penstock_torture.world_connectors import (
+    BATCHED,
     MESSAGE,
     SINKS,
     SOURCES,
@@ -43,6 +45,7 @@ from penstock_torture.world_connectors import (
     connected_sink,
     connected_source,
     keyed_faults,
+    merged_faults,
 )
 
 FILES = "files"
@@ -88,6 +91,15 @@ class WorldShape:
         exchanges = tuple(chance.choice(EXCHANGES) for _ in range(chance.randint(1, 2)))
         return cls(sources, exchanges, False, chance.randint(200, 900), chance.choice((1500, 4000)), sink)
 
+    @classmethod
+    def batched(cls, chance: random.Random) -> WorldShape:
+        """One with a table by keys, or a function for each batch."""
+        count = 2 if chance.random() < 0.25 else 1
+        sources = tuple(chance.choice((*KINDS, *SOURCES)) for _ in range(count))
+        exchanges = tuple(chance.choice(EXCHANGES) for _ in range(chance.randint(1, 2)))
+        rows, per_second = chance.randint(200, 900), chance.choice((1500, 4000))
+        return cls(sources, exchanges, False, rows, per_second, chance.choice(BATCHED))
+
     @property
     def name(self) -> str:
         """The name for a line."""
@@ -112,11 +124,16 @@ class WorldShape:
         """True if a consumer may take the sink's files."""
         return self.sink in (FILES, "keyed")
 
+    @property
+    def has_counts(self) -> bool:
+        """True if the sink has counts by key."""
+        return self.sink in ("keyed", "merged")
+
     def widths(self, chance: random.Random) -> list[int]:
         """Numbers of tasks after the exchanges."""
         return [
             chance.choice((1, 2, 3))
-            for _ in (*self.exchanges, *(["count"] if self.counts or self.sink == "keyed" else []))
+            for _ in (*self.exchanges, *(["count"] if self.counts or self.has_counts else []))
         ]
 
     def graph(
@@ -138,7 +155,7 @@ class WorldShape:
             united = united.mapInArrow(as_messages(), MESSAGE) if self.sink == "kafka" else united
         elif self.counts:
             united = united.keyBy("path", "value", numPartitions=next(left)).agg(n=("value", "count"))
-        elif self.sink == "keyed":
+        elif self.has_counts:
             united = united.keyBy("path", "key", numPartitions=next(left)).agg(n=("value", "count"))
         elif self.sink == "kafka":
             united = united.mapInArrow(as_messages(), MESSAGE)
@@ -147,6 +164,8 @@ class WorldShape:
         return query_graph(united.branches, sink, Settings(), SLOTS, options, is_kept=True)
 
     def _sink(self, place: QueryPlace, schema: pa.Schema) -> StreamSink:
+        if self.sink == "batches":
+            return batches_sink(place.checkpoints, schema, place.uid)
         if self.sink != FILES:
             return connected_sink(self.sink, place.out, schema, place.uid)
         form, is_partitioned = self.form
@@ -173,6 +192,10 @@ class WorldShape:
         """The faults in the published rows in these folders; `whole`: all of them must be there."""
         if self.sink == "keyed":
             return keyed_faults(list(folders), len(self.sources), self.rows, KEYS, whole=whole)
+        if self.sink == "batches":
+            return batch_faults(folders[0], self.rows * len(self.sources), whole=whole)
+        if self.sink == "merged":
+            return merged_faults(folders[0], len(self.sources), self.rows, KEYS, whole=whole)
         if self.sink != FILES:
             return connected_faults(self.sink, folders[0], self.rows * len(self.sources), whole=whole)
         tables = [self._table(path) for folder in folders for path in sorted(folder.rglob("part-*"))]

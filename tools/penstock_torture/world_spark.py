@@ -22,6 +22,7 @@ from typing import Any
 from penstock.machine.locations import FILESYSTEMS
 from penstock.testing.waiting import wait_until
 from penstock_torture.failing_files import KINDS, WORLD, Episode, write_plan
+from penstock_torture.harm import marked_pids
 from penstock_torture.lost_power import keep_all, lose_power
 from penstock_torture.world_days import Wrong, gone, newest_at
 from penstock_torture.world_inputs import Inputs, consume
@@ -102,7 +103,7 @@ class SparkWorldRun:
 
     def _power_off(self, driver: subprocess.Popen[bytes]) -> None:
         """Kill all processes of this world, however often they start others meanwhile."""
-        while pids := _of_world(self._root):
+        while pids := marked_pids(f"{WORLD}={self._root}"):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -143,19 +144,6 @@ class SparkWorldRun:
             raise Wrong(faults[0].partition(":")[0], "; ".join(faults))
         if driver.returncode:
             raise Wrong("hung" if driver.returncode < 0 else "error", f"the last driver: {self._last_words()}")
-
-
-def _of_world(root: Path) -> list[int]:
-    """The processes that were started in this world."""
-    mark = f"{WORLD}={root}\0".encode()
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with suppress(OSError):
-                is_dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-                if not is_dead and mark in (folder / "environ").read_bytes() + b"\0":
-                    found.append(int(folder.name))
-    return found
 
 
 def drive(root: Path) -> int:
