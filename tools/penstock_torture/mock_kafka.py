@@ -60,14 +60,15 @@ def messages(settings: KafkaSettings, topic: str) -> list[Any]:
         consumer.close()
 
 
-def marked(settings: KafkaSettings, topic: str) -> list[bytes]:
-    """The values whose transaction has a marker: also a broker that isolates nothing can be asked so."""
+def marked_messages(settings: KafkaSettings, topic: str) -> list[Any]:
+    """Those whose transaction has a marker: also a broker that isolates nothing can be asked so."""
     markers = {msgpack.unpackb(message.value())[1] for message in messages(settings, MARKERS)}
-    return [
-        message.value()
-        for message in messages(settings, topic)
-        if dict(message.headers())[HEADER].decode() in markers
-    ]
+    return [message for message in messages(settings, topic) if dict(message.headers())[HEADER].decode() in markers]
+
+
+def marked(settings: KafkaSettings, topic: str) -> list[bytes]:
+    """The values whose transaction has a marker."""
+    return [message.value() for message in marked_messages(settings, topic)]
 
 
 _clusters: dict[Path, tuple[ExitStack, KafkaSettings]] = {}
