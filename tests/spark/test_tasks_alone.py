@@ -94,3 +94,6 @@ def test_what_can_not_be_honest_is_refused(spark: Any, tmp_path: Path) -> None:
     batches = rows.writeStream.foreachBatch(lambda _, __: None).options(**APPROXIMATE)
     with pytest.raises(PlanError, match="once and together"):
         batches.option("checkpointLocation", str(tmp_path / "checkpoints")).start()
+    whole = rows.groupBy("value").count().writeStream.format("console").outputMode("complete").options(**APPROXIMATE)
+    with pytest.raises(PlanError, match="whole result"):
+        whole.option("checkpointLocation", str(tmp_path / "checkpoints")).start()

@@ -23,12 +23,12 @@ def approximate(graph: JobGraph, sink: StreamSink, *, available_now: bool) -> Jo
             "writeStream: trigger(availableNow=True) says that all that is there is read, and recovery=approximate"
             f" loses some of it if a task fails: {_INSTEAD}"
         )
-    is_by_batch = isinstance(sink, FolderSink) and sink.has_epochs
-    if is_by_batch or not isinstance(sink, FolderSink | NoopSink):
-        name = "foreachBatch" if is_by_batch else sink.name
+    is_by_epoch = isinstance(sink, FolderSink) and sink.has_epochs
+    if is_by_epoch or not isinstance(sink, FolderSink | NoopSink):
+        name = "a function of batches, or a whole result with outputMode('complete')," if is_by_epoch else sink.name
         raise PlanError(
-            f"writeStream: {name} commits what all tasks have given it for a checkpoint, once and together, so a"
-            f" task that begins anew alone would break its promise. With recovery=approximate write files: {_INSTEAD}"
+            f"writeStream: {name} takes what all tasks have given for a checkpoint, once and together, so a task that"
+            f" begins anew alone would break its promise. With recovery=approximate write files: {_INSTEAD}"
         )
     for vertex in graph.vertices:
         if chain_of(vertex).makes_time:
