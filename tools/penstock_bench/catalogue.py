@@ -324,9 +324,9 @@ class PageForm:
 
 
 PAGE_ROWS = {
-    PageForm("browsers", 2, 24, is_idle=True): _visited("three browsers"),
-    PageForm("streams", 1, 6): _visited("three readers each second"),
-    PageForm("browsers", 2, 6): _visited("three browsers on the query's processors"),
+    PageForm("browsers", 2, 20, is_idle=True): _visited("three browsers"),
+    PageForm("streams", 1, 5): _visited("three readers each second"),
+    PageForm("browsers", 2, 5): _visited("browsers beside tasks"),
 }
 """By the form of the visits: the share of the rate and how much it may be, then of the driver's and of their work."""
 

@@ -63,6 +63,13 @@ function last(values) {
   return null;
 }
 
+// Round moments from 0 on, six at most beside it.
+function marks(end) {
+  const least = 10 ** Math.floor(Math.log10(end / 6));
+  const step = [1, 2, 5, 10].map((each) => each * least).find((each) => end / each <= 6);
+  return Array.from({ length: Math.floor(end / step) + 1 }, (_, index) => index * step);
+}
+
 // One line for each slot that was in use at once; a dashed box is an attempt that waited for its work.
 class Lanes {
   constructor() {
@@ -87,6 +94,12 @@ class Lanes {
     const left = 60;
     const scale = (width - left - 10) / end;
     const drawing = svg("svg", { width, height: lines * 20 + 26 });
+    for (const at of marks(end)) {
+      const x = left + at * scale;
+      const text = svg("text", { x: x + 3, y: lines * 20 + 18 });
+      text.textContent = at ? seconds(at) : "0 s";
+      drawing.append(svg("line", { class: "mark", x1: x, x2: x, y1: 0, y2: lines * 20 + 20 }), text);
+    }
     for (let line = 0; line < lines; line += 1) {
       const text = svg("text", { x: 4, y: line * 20 + 16 });
       text.textContent = `slot ${line + 1}`;
@@ -112,9 +125,6 @@ class Lanes {
       }
       drawing.append(group);
     }
-    const axis = svg("text", { x: left, y: lines * 20 + 18 });
-    axis.textContent = `0 s … ${seconds(end)}`;
-    drawing.append(axis);
     this.drawing.replaceChildren(drawing);
     if (this.more.open) this.table.fill(spans.map(([line, stage, subtask, attempt, begin, , until, how]) => [line + 1, names.get(stage), subtask, attempt, begin, until, how || "runs"]));
   }

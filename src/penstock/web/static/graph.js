@@ -4,6 +4,7 @@
 "use strict";
 
 const BOX = { width: 292, height: 104, gapX: 190, gapY: 26, edge: 14 };
+const LEAST_SCALE = 0.75; // a wide graph is drawn smaller, and beyond this scrolled
 const SVG = "http://www.w3.org/2000/svg";
 
 function svg(name, attributes, ...children) {
@@ -86,6 +87,7 @@ class Graph {
     const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 9, markerHeight: 9, orient: "auto", markerUnits: "userSpaceOnUse" },
       svg("path", { d: "M0,0 L8,4 L0,8 z", fill: "#55636f" }));
     const drawing = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group" }, svg("defs", {}, hatch, arrow));
+    drawing.style.minWidth = `${LEAST_SCALE * width}px`;
     this.edges.clear();
     this.vertices.clear();
     for (const edge of told.edges) {
@@ -96,7 +98,7 @@ class Graph {
       const kind = edge.mode.split("_")[0];
       const path = svg("path", { d: `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`, class: kind, "marker-end": "url(#arrow)" });
       const group = svg("g", { class: "edge", "data-edge": edge.id }, path);
-      const lines = [0, 1, 2].map((line) => svg("text", { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 22 + 14 * line + (line === 2 ? 6 : 0) }));
+      const lines = [0, 1, 2].map((line) => svg("text", { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 22 + 14 * line + (line === 2 ? 11 : 0) }));
       group.append(...lines);
       this.edges.set(edge.id, { path, lines });
       drawing.append(group);

@@ -31,7 +31,9 @@ function bytes(value) {
 function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 1) return `${Math.round(value * 1000)} ms`;
-  return value < 100 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+  if (value < 99.95) return `${value.toFixed(1)} s`;
+  const whole = Math.round(value);
+  return whole < 3600 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }
 
 const KINDS = { text: (value) => (value === null || value === undefined ? "–" : String(value)), count, bytes, seconds, share: percent };
