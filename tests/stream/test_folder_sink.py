@@ -7,6 +7,7 @@ import errno
 import functools
 import itertools
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -353,6 +354,8 @@ def test_another_path_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"files to publish in .*/out, and this query writes into .*/other"):
         sink(tmp_path / "other").check([state])
     assert [sink(tmp_path / name).is_elsewhere([state]) for name in ("out", "other")] == [False, True]
+    assert not replace(sink(tmp_path / "other"), has_epochs=True).is_elsewhere([state])
+    assert not replace(sink(tmp_path / "other"), epoch_column="epoch").is_elsewhere([state])
     (tmp_path / "out").rename(tmp_path / "away")
     with pytest.raises(CheckpointError, match="is not as the query left it"):
         sink(tmp_path / "out").check([state])

@@ -97,8 +97,15 @@ class FolderSink:
                     ) from error
 
     def is_elsewhere(self, restored: Sequence[bytes]) -> bool:
-        """Tell if these files were prepared in another folder."""
-        return any(prepared.folder not in ("", self.folder) for prepared in map(Prepared.of, restored))
+        """Tell if these files were prepared in another folder that may be left; not where rows have epochs.
+
+        Epochs are numbers of checkpoints, which a place that begins without a state does not know: somebody who takes
+        each batch once, by its number, would drop the first one.
+        """
+        has_epochs = self.has_epochs or bool(self.epoch_column)
+        return not has_epochs and any(
+            prepared.folder not in ("", self.folder) for prepared in map(Prepared.of, restored)
+        )
 
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has published files, which it does only after a checkpoint."""
