@@ -18,6 +18,7 @@ from penstock.settings import RemoteSettings, Settings
 from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
+_ANSWER_SECONDS = 15.0
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -67,7 +68,7 @@ class ManagerLine:
         end, turn = loop.time() + limit, 0
         while True:
             try:
-                return cast("A", await asked(await self._connected(), request))
+                return cast("A", await self._answer(await self._connected(), request))
             except EnvironmentLostError as error:
                 pause = _PAUSES[min(turn, len(_PAUSES) - 1)]
                 if loop.time() + pause > end:
@@ -77,6 +78,17 @@ class ManagerLine:
                     ) from error
                 turn += 1
                 await asyncio.sleep(pause)
+
+    async def _answer(self, logic: PeerLogic, request: Request[A]) -> Any:
+        """The answer over this connection, which is given up where none comes: something may have been lost on it."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return await asked(logic, request)
+        except TimeoutError:
+            if self._logic is logic:
+                self.close()
+                self._logic = None
+            raise EnvironmentLostError(f"it gave no answer for {_ANSWER_SECONDS:g} s") from None
 
     def close(self) -> None:
         """Close the connection; idempotent."""

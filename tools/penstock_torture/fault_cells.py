@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults of the shuffle services' processes: which cells of the grid exist, how each is made, where it is tested.
+
+`tests/processes/test_fault_grid.py` runs the cells of the grid, and `docs/testing.md` shows this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+PROCESSES: Final = ("manager", "worker", "external", "ess", "client")
+GRID: Final = "grid"
+
+HOW: Final = {
+    "kill": "SIGKILL; the process is started again",
+    "pause": "SIGSTOP for 20 s, then SIGCONT",
+    "slow disk": "each read and write of its files sleeps for 20 ms",
+    "disk full": "a tmpfs of 8 to 16 MB",
+    "bit flip on disk": "one bit of each file of rows, or of the log",
+    "bit flip on the wire": "a proxy turns one bit, on the way there or back",
+    "duplicate push": "a proxy sends a pushed block twice",
+    "reordered push": "a proxy sends a pushed block after the next one",
+    "late commit": "a second writer of an attempt is the later one",
+    "split": "a proxy resets all connections for a second",
+}
+"""Each fault, and how it is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCell:
+    """A fault of a process: `where` it is tested, `GRID` or a test's name; or `why` there is none."""
+
+    fault: str
+    process: str
+    where: str = GRID
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return f"{self.fault} of {self.process}"
+
+    @property
+    def text(self) -> str:
+        """Its words on the page."""
+        if self.why:
+            return f"none: {self.why}"
+        return "grid" if self.where == GRID else f"`{self.where.partition('::')[2]}`"
+
+
+_NO_PUSH = "nothing is pushed to it"
+_CLIENTS = "tests/processes/test_client.py::"
+_EXTERNAL = "tests/processes/test_external_faults.py::"
+_MANAGER = "tests/remote/test_manager_core.py::"
+_REMOTE = "tests/processes/test_remote_faults.py::"
+
+_ELSEWHERE: Final = {
+    ("kill", "client"): _CLIENTS + "test_a_killed_writer_s_rows_go_while_its_application_lives",
+    ("pause", "client"): _CLIENTS + "test_cancelled_calls_leave_nothing",
+    ("disk full", "worker"): _REMOTE + "test_a_full_disk_moves_files_and_a_second_one_is_an_error",
+    ("disk full", "external"): _EXTERNAL + "test_a_full_disk_fails_the_partition_and_frees_its_files",
+    ("bit flip on disk", "external"): _EXTERNAL + "test_damage_is_found",
+    ("late commit", "worker"): "tests/remote/test_push_path.py::test_the_first_writer_that_commits_has_the_partition",
+    ("late commit", "manager"): _MANAGER + "test_the_first_to_finish_has_it_and_late_ones_are_stale",
+    ("bit flip on disk", "manager"): _MANAGER + "test_the_log_survives_a_kill_and_refuses_damage",
+}
+_NONE: Final = {
+    ("slow disk", "ess"): "it is Java, which the seam is not in",
+    ("slow disk", "client"): "it writes to no disk of its own but files that `external` lends",
+    ("disk full", "ess"): "tasks write its files, on the disk of `client`",
+    ("disk full", "client"): "as of `external`, whose files it writes",
+    ("disk full", "manager"): "not tried: it ends, as `manager.py` says",
+    ("bit flip on disk", "client"): "it keeps none",
+    ("bit flip on the wire", "client"): "as of the process at the other end",
+    ("split", "client"): "as of the process at the other end",
+    ("late commit", "external"): "a second writer of an attempt is refused when it begins",
+    ("late commit", "ess"): "attempts have files of their own there",
+    **{
+        (fault, process): _NO_PUSH
+        for fault in ("duplicate push", "reordered push")
+        for process in ("manager", "external", "ess")
+    },
+    ("duplicate push", "client"): "as of `worker`, to which it pushes",
+    ("reordered push", "client"): "as of `worker`, to which it pushes",
+    ("late commit", "client"): "as of the process that is told",
+}
+
+CELLS: Final = tuple(
+    FaultCell(fault, process, _ELSEWHERE.get((fault, process), GRID), _NONE.get((fault, process), ""))
+    for fault in HOW
+    for process in PROCESSES
+)
+GRID_CELLS: Final = tuple(cell for cell in CELLS if cell.where == GRID and not cell.why)
+
+
+def as_table() -> str:
+    """The table of `docs/testing.md`."""
+    lines = ["| fault | how | " + " | ".join(PROCESSES) + " |", "|---" * (len(PROCESSES) + 2) + "|"]
+    reasons: dict[str, int] = {}
+    for fault, how in HOW.items():
+        shown = []
+        for cell in CELLS:
+            if cell.fault != fault:
+                continue
+            if cell.where != GRID or cell.why:
+                number = reasons.setdefault(cell.text, len(reasons) + 1)
+                shown.append(f"{'-' if cell.why else 'test'} [{number}]")
+            else:
+                shown.append("grid")
+        lines.append(f"| {fault} | {how} | " + " | ".join(shown) + " |")
+    lines += ["", *(f"{number}. {text}" for text, number in reasons.items())]
+    return "\n".join(lines) + "\n"
