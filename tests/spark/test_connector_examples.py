@@ -40,6 +40,11 @@ def test_a_data_source_of_pyspark(spark: Any, tmp_path: Path) -> None:
     assert run(spark, "data_source", tmp_path) == "250 of 500 readings were high"
 
 
+def test_a_source_of_ones_own(spark: Any, tmp_path: Path) -> None:
+    """Two journals, in two runs: each line once."""
+    assert run(spark, "own_source", tmp_path) == "1200 lines, 1200 of them different"
+
+
 def test_topics_of_kafka(spark: Any, tmp_path: Path) -> None:
     """Through the client's toy cluster: each click counts once."""
     pytest.importorskip("confluent_kafka")

@@ -204,6 +204,8 @@ def test_keys_of_a_delta_table_may_be_null_and_have_any_name(delta: Any, tmp_pat
     assert not list((tmp_path / "table" / "penstock-q").iterdir())
     with pytest.raises(PlanError, match=r"has rows to commit to Delta table .* by a\.b, day"):
         delta_sink(options(), uri, KEYED, "q").check([first])
+    with pytest.raises(PlanError, match=r"keyColumns are a\.b, and the groups of outputMode\('complete'\) are day"):
+        delta_sink(options(keyColumns="a.b"), uri, KEYED, "q", (), ("day",))
     with pytest.raises(SchemaError, match="'f' is a double"):
         delta_sink(options(keyColumns="f"), str(tmp_path / "other"), pa.schema([("f", pa.float64())]), "q")
 

@@ -60,6 +60,11 @@ def delta_sink(
     if not path:
         raise PlanError("writeStream.format('delta') needs a path: start(path)")
     keys = key_columns(options, schema) or groups
+    if groups and set(keys) != set(groups):
+        raise PlanError(
+            f"writeStream: keyColumns are {', '.join(keys)}, and the groups of outputMode('complete') are"
+            f" {', '.join(groups)}: leave keyColumns out, or say outputMode('update')"
+        )
     refuse_keys(schema, keys)
     library = delta_library()
     uri = path if "://" in path else str(Path(path).expanduser().absolute())
