@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -61,6 +62,23 @@ def test_the_user_that_waits_is_named_out_of_the_endpoints() -> None:
     assert [process.name for process in found] == ["one", "two"]
     assert found[0].silent < found[1].silent
     assert len(found[1].uses) == 2
+
+
+def test_an_endpoint_that_does_not_answer_holds_up_nobody() -> None:
+    """It takes the connection and says nothing; the others are told, and it is not asked twice at once."""
+    work = UserWork()
+    work.moved("ann", 5, 1.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as deaf,
+        endpoint("one", work) as address,
+        contextlib.closing(ServiceProcesses([f"127.0.0.1:{deaf.getsockname()[1]}", address])) as processes,
+    ):
+        looks = [processes(), processes()]
+        assert looks[0] is looks[1]
+        silent, told = looks[0].result(20)
+        assert not silent.uses
+        assert [use.name for use in told.uses] == ["ann"]
+        deaf.close()
 
 
 def test_a_ledger_keeps_the_last_users() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pwd
 import socket
@@ -53,7 +54,9 @@ def service_samples(keeper: Keeper, server: ServiceServer) -> Iterator[Sample]:
     yield from use_samples(f"host service of {socket.gethostname()}", (*disks, *users))
 
 
+@functools.lru_cache(1_000)
 def _user_name(user: str) -> str:
+    """A user's name, looked up once: that may ask a directory on another host."""
     try:
         return pwd.getpwuid(int(user)).pw_name
     except KeyError:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of shuffle services as a page shows them: disks and users, as their metrics endpoints tell them.
 
-Rules: an endpoint is asked when a page looks, all of them beside each other, each for `SECONDS` at most. One that
-does not answer stays as it was, and is silent since then. Limits: host services and workers of the remote service
-serve many users, and only their endpoints know them all: who may reach these may know who uses the services.
+Rules: an endpoint is asked when a page looks, all of them beside each other. A look takes `SECONDS` at most: an
+endpoint that has not answered stays as it was, is silent since then, and is not asked again meanwhile. Limits: host
+services and workers of the remote service serve many users, and only their endpoints know them all: who may reach
+these may know who uses the services.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import time
 import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -35,20 +36,27 @@ class ServiceProcesses:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._told = {address: ProcessNow(address, address, 0, address, 0.0, {}, (), ()) for address in addresses}
         self._heard = dict.fromkeys(addresses, time.monotonic())
+        self._asked: dict[str, Future[None]] = {}
         self._asking = ThreadPoolExecutor(max(1, len(addresses)), "penstock-services")
-        self._gathering = ThreadPoolExecutor(1, "penstock-services-page")
+        self._looking = ThreadPoolExecutor(1, "penstock-services-page")
+        self._look_now: Future[tuple[ProcessNow, ...]] | None = None
 
     def __call__(self) -> Future[tuple[ProcessNow, ...]]:
-        """All of them, as soon as they have answered or are too late."""
-        return self._gathering.submit(self._look)
+        """All of them, as soon as they have answered or are too late; all who ask meanwhile get the same look."""
+        if self._look_now is None or self._look_now.done():
+            self._look_now = self._looking.submit(self._look)
+        return self._look_now
 
     def close(self) -> None:
-        """Ask no more; idempotent."""
-        self._gathering.shutdown(cancel_futures=True)
-        self._asking.shutdown(cancel_futures=True)
+        """Ask no more, and wait for nobody; idempotent."""
+        self._looking.shutdown(wait=False, cancel_futures=True)
+        self._asking.shutdown(wait=False, cancel_futures=True)
 
     def _look(self) -> tuple[ProcessNow, ...]:
-        list(self._asking.map(self._ask, self._told))
+        for address in self._told:
+            if address not in self._asked or self._asked[address].done():
+                self._asked[address] = self._asking.submit(self._ask, address)
+        wait(self._asked.values(), SECONDS)
         now = time.monotonic()
         return tuple(replace(told, silent=now - self._heard[address]) for address, told in self._told.items())
 
