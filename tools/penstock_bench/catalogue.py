@@ -211,6 +211,11 @@ SERVICE_ROWS = {
         "Tasks write files, and fetch all rows from Spark's own shuffle service, on loopback.",
         SERVICES,
     ),
+    "remote": Row(
+        "exchange by an integer, `remote`",
+        "Tasks push all rows to a worker, and fetch them from it, on loopback.",
+        SERVICES,
+    ),
 }
 MODES = ("hybrid", "hybrid_selective", "blocking")
 MEMORIES = {

@@ -33,7 +33,7 @@ from penstock_bench.page_cost import page_outcomes
 from penstock_bench.pages import check_marks, write_pages
 from penstock_bench.recovery import CLUSTER
 from penstock_bench.rows import write_numbers, write_texts
-from penstock_bench.services import host_service, service_outcomes, spark_service
+from penstock_bench.services import host_service, remote_service, service_outcomes, spark_service
 from penstock_bench.session import bench_session, collect_garbage, machine
 from penstock_bench.slopes import memory_outcomes, rate_outcome
 from penstock_bench.streaming import SLOTS, recovery_outcome, streaming_outcomes
@@ -132,7 +132,8 @@ def _services(options: AllOptions) -> list[Outcome]:
         with (
             host_service(kept) as conf,
             spark_service(kept) as more,
-            bench_session(conf={**conf, **more}) as spark,
+            remote_service(kept) as remote,
+            bench_session(conf={**conf, **more, **remote}) as spark,
         ):
             return service_outcomes(spark, data, options.repeat, say)
 

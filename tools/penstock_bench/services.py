@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocking exchanges through the services, in turns in one session: `local`, whose readers map files, and others.
 
-The host service and Spark's own run beside the session, as an operator starts them, and readers fetch all rows from
-their ports. Spark's exchange of the same rows runs in the same turns.
+The host service, Spark's own and a remote one run beside the session, as an operator starts them; readers fetch all
+rows from their ports. Spark's exchange of the same rows runs in the same turns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 import pyspark
 
 import penstock
+from penstock.connection.principals import key_line
 from penstock.errors import SettingError
 from penstock.spark.java import find_java
 from penstock_bench.cases import CONSUMERS, ExchangeForm, exchange_case
@@ -32,6 +34,7 @@ _TURNS = 3
 """Turns for each repetition: they are short, and what is asked is a small difference."""
 _START_SECONDS = 30.0
 _SPARK = "Spark"
+_USER = "bench"
 
 
 @contextlib.contextmanager
@@ -83,6 +86,37 @@ def host_service(folder: Path) -> Iterator[dict[str, str]]:
         process.wait()
 
 
+@contextlib.contextmanager
+def remote_service(folder: Path) -> Iterator[dict[str, str]]:
+    """A manager with a worker in this folder; the settings of a session. SettingError where none starts."""
+    keys = folder / "keys"
+    keys.touch(0o600)
+    keys.write_text(key_line(_USER) + "\n")
+    command = [sys.executable, "-m", "penstock.cli", "service", "remote"]
+    own = {"env": {**os.environ, "PENSTOCK_REMOTE_SECRET": secrets.token_hex(16)}, "stdin": subprocess.DEVNULL}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(role: str, *options: str) -> str:
+        log = folder / f"{role}-log"
+        with log.open("wb") as output:
+            arguments = [*command, role, "--dir", str(folder / role), "--keys", str(keys), *options]
+            started.append(subprocess.Popen(arguments, stdout=output, stderr=output, **own))  # type: ignore[call-overload]
+        return _port(started[-1], log, "penstock remote ", " listens at ")
+
+    try:
+        manager = f"127.0.0.1:{start('manager')}"
+        start("worker", "--manager", manager)
+        yield {
+            "spark.penstock.remote.manager": manager,
+            "spark.penstock.access.keyFile": str(keys),
+            "spark.penstock.access.user": _USER,
+        }
+    finally:
+        for process in reversed(started):
+            process.kill()
+            process.wait()
+
+
 def service_outcomes(spark: Any, data: Dataset, repeat: int, say: Say) -> list[Outcome]:
     """The exchange by an integer through each service."""
     say(f"services, blocking: {data.rows:,} rows, {data.bytes / 1e6:,.0f} MB")
@@ -128,11 +162,11 @@ def _free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def _port(process: subprocess.Popen[bytes], log: Path) -> str:
+def _port(process: subprocess.Popen[bytes], log: Path, first: str = "serving ", before: str = "://") -> str:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        line = next((each for each in log.read_text().splitlines() if each.startswith("serving ")), "")
+        line = next((each for each in log.read_text().splitlines() if each.startswith(first)), "")
         if line:
-            return line.partition("://")[2].split()[0].rpartition(":")[2]
+            return line.partition(before)[2].split()[0].rpartition(":")[2]
         time.sleep(0.05)
-    raise SettingError(f"no host service has started: {log.read_text()[-2000:]}")
+    raise SettingError(f"no service has started: {log.read_text()[-2000:]}")
