@@ -69,7 +69,7 @@ class World:
         self.proxies: dict[str, list[FaultyProxy]] = {}
         self.partitions = 0
         self.timers: list[threading.Timer] = []
-        self.ends: list[Callable[[], None]] = []
+        self.ends: list[Callable[[], object]] = []
         self.files: Callable[[], list[Path]] = list
 
     def calm(self, cell: FaultCell) -> None:
@@ -84,6 +84,11 @@ class World:
         """Do this in a while."""
         self.timers.append(threading.Timer(seconds, action))
         self.timers[-1].start()
+
+    def hang_up(self) -> None:
+        """Close all writers and readers; rows stay until the service is closed."""
+        for member in self.exchange.members:
+            member.close()
 
     def close(self) -> None:
         """End all of it."""
@@ -113,7 +118,7 @@ def remote_world(folder: Path) -> World:
     harness = RemoteHarness(cluster, "grid", {**conf, **SMALL})
     world.exchange = ConformanceExchange(harness, asyncio.run)
     world.files = cluster.files
-    world.ends += [harness.close, world.exchange.close]
+    world.ends += [harness.close, world.hang_up]
     return world
 
 
@@ -128,7 +133,7 @@ def external_world(folder: Path) -> World:
     world.processes["external"], world.proxies["external"] = [service], [proxy]  # type: ignore[list-item]
     world.exchange = ConformanceExchange(harness, asyncio.run)
     world.files = lambda: [folder / "data.0" for folder in service.folders()]
-    world.ends += [service.close, world.exchange.close]
+    world.ends += [lambda: [each.close() for each in harness.hosts.values()], world.hang_up]
     return world
 
 
@@ -143,7 +148,7 @@ def ess_world(folder: Path) -> World:
     world.processes["ess"], world.proxies["ess"] = [process], [proxy]
     world.exchange = ConformanceExchange(harness, asyncio.run)
     world.files = lambda: list(harness.folder("a").rglob("*.data"))
-    world.ends += [harness.close, world.exchange.close]
+    world.ends += [harness.close, world.hang_up]
     return world
 
 
