@@ -267,6 +267,8 @@ def test_a_commit_of_delta_is_made_once(delta: Any, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="has rows to commit to Delta table"):
         delta_sink(options(), str(tmp_path / "other"), SCHEMA, "q").check([state])
     assert delta_sink(options(), str(tmp_path / "other"), SCHEMA, "q").is_elsewhere([state])
+    whole = delta_sink(options(), str(tmp_path / "other"), SCHEMA, "q", groups=("value",))
+    assert not whole.is_elsewhere([state])
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(PlanError, match="is not empty and no Delta table"):

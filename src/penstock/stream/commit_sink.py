@@ -94,6 +94,8 @@ class CommitSink:
     """The attempt that opens it (see `StreamSink`)."""
     keys: tuple[str, ...] = ()
     """The rows of one value of these columns come to one writing task, in their order."""
+    is_whole: bool = False
+    """The table has the whole result: another place would lack what does not change."""
 
     @property
     def name(self) -> str:
@@ -115,8 +117,10 @@ class CommitSink:
                 check(commit, messages)
 
     def is_elsewhere(self, restored: Sequence[bytes]) -> bool:
-        """Tell if these messages are for another place."""
-        return any(msgpack.unpackb(state)["target"] != self.committer.name for state in restored)
+        """Tell if these messages are for another place, which may be left."""
+        return not self.is_whole and any(
+            msgpack.unpackb(state)["target"] != self.committer.name for state in restored
+        )
 
     def check_anew(self) -> None:
         """Raise CheckpointError if this query has committed, which it does only after a checkpoint."""

@@ -90,7 +90,7 @@ def delta_sink(
     file_schema(schema, by, "writeStream")
     rows = WriteTableFiles(filesystem, root, f"penstock-{uid}", as_nullable(schema), f"{root}/_delta_log")
     writing = replace(rows, keys=keys) if keys else replace(rows, partition_by=by)  # a merge makes its own files
-    return CommitSink(DeltaCommitter(uri, filesystem, root, keys), writing, uid, keys=keys)
+    return CommitSink(DeltaCommitter(uri, filesystem, root, keys), writing, uid, keys=keys, is_whole=bool(groups))
 
 
 def _refuse_table(library: Any, table: Any, columns: Any, uri: str) -> None:
