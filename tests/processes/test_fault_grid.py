@@ -118,7 +118,7 @@ def remote_world(folder: Path) -> World:
     harness = RemoteHarness(cluster, "grid", {**conf, **SMALL})
     world.exchange = ConformanceExchange(harness, asyncio.run)
     world.files = cluster.files
-    world.ends += [harness.close, world.hang_up]
+    world.ends += [harness.close, world.exchange.close]
     return world
 
 
@@ -148,7 +148,7 @@ def ess_world(folder: Path) -> World:
     world.processes["ess"], world.proxies["ess"] = [process], [proxy]
     world.exchange = ConformanceExchange(harness, asyncio.run)
     world.files = lambda: list(harness.folder("a").rglob("*.data"))
-    world.ends += [harness.close, world.hang_up]
+    world.ends += [harness.close, world.exchange.close]
     return world
 
 
