@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -121,3 +122,14 @@ def marked_pids(mark: str) -> list[int]:
                 if not is_dead and wanted in (folder / "environ").read_bytes() + b"\0":
                     found.append(int(folder.name))
     return found
+
+
+def kill_marked(mark: str, first: subprocess.Popen[bytes]) -> None:
+    """Kill the processes with this mark, however often they start others meanwhile; `first` is a child of ours."""
+    while pids := marked_pids(mark):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        first.poll()
+        time.sleep(0.02)
+    first.wait()

@@ -34,7 +34,7 @@ import confluent_kafka as kafka
 from penstock.stream.kafka_client import KafkaSettings
 from penstock_bench.numbers import natural, positive
 from penstock_bench.workers import worker_pids
-from penstock_torture.harm import marked_pids
+from penstock_torture.harm import kill_marked
 from penstock_torture.mock_kafka import PARTITIONS, marked_messages, messages, mock_cluster
 
 INPUTS = tuple(f"in{number}" for number in range(8))
@@ -117,13 +117,7 @@ class KafkaKills:
             return subprocess.Popen(command, env=named, stdout=log, stderr=log, start_new_session=True)
 
     def _kill_all(self, driver: subprocess.Popen[bytes]) -> None:
-        while pids := marked_pids(f"{_MARK}={self.root}"):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            driver.poll()
-            time.sleep(0.02)
-        driver.wait()
+        kill_marked(f"{_MARK}={self.root}", driver)
 
     def _newest(self) -> int:
         found = (self.root / "checkpoints").glob("chk-*")

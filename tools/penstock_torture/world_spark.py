@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from typing import Any
 from penstock.machine.locations import FILESYSTEMS
 from penstock.testing.waiting import wait_until
 from penstock_torture.failing_files import KINDS, WORLD, Episode, write_plan
-from penstock_torture.harm import marked_pids
+from penstock_torture.harm import kill_marked
 from penstock_torture.lost_power import keep_all, lose_power
 from penstock_torture.world_days import Wrong, gone, newest_at
 from penstock_torture.world_inputs import Inputs, consume
@@ -102,14 +101,8 @@ class SparkWorldRun:
             )
 
     def _power_off(self, driver: subprocess.Popen[bytes]) -> None:
-        """Kill all processes of this world, however often they start others meanwhile."""
-        while pids := marked_pids(f"{WORLD}={self._root}"):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            driver.poll()
-            time.sleep(0.02)
-        driver.wait()
+        """Kill all processes of this world."""
+        kill_marked(f"{WORLD}={self._root}", driver)
 
     def _last_words(self) -> str:
         lines = [
