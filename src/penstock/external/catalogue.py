@@ -9,15 +9,14 @@ database of another version is refused.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import StorageError
 from penstock.external.accounts import Account, KeptPartition
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import KeptState
+from penstock.machine.database import Database
 from penstock.shuffle import DatasetId, PartitionId
 
 _VERSION = 3
@@ -39,30 +38,16 @@ class Catalogue:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            path.touch(mode=0o600)  # it holds keys
-            self._base = sqlite3.connect(path, isolation_level=None)
-            self._base.execute("pragma journal_mode = wal")
-            self._base.execute("pragma synchronous = normal")
-            (version,) = self._base.execute("pragma user_version").fetchone()
-            if not version:
-                self._base.executescript(f"begin; {_TABLES} pragma user_version = {_VERSION}; commit;")
-        except (sqlite3.Error, OSError) as error:
-            raise self._failure(error) from error
-        if version not in (0, _VERSION):
-            raise StorageError(
-                f"{path} is of version {version}, this Penstock writes version {_VERSION}: start that one, or remove"
-                " the folder with all that it keeps"
-            )
+        self._base = Database(path, _TABLES, _VERSION, self._failure)
 
     def accounts(self) -> Iterator[Account]:
         """The applications, with their partitions."""
         columns = "name, title, key, user, kept, description"
-        for name, title, key, user, kept_as, description in self._run(
+        for name, title, key, user, kept_as, description in self._base.run(
             f"select {columns} from applications"  # noqa: S608 - our own names
         ).fetchall():
             account = Account(ApplicationKey(title, key), user, kept=kept_as, description=description)
-            rows = self._run(
+            rows = self._base.run(
                 "select number, dataset, place, attempt, subpartitions, state, folder, bytes, cause from partitions"
                 " where application = ? order by number",
                 name,
@@ -76,30 +61,30 @@ class Catalogue:
         """An application has come."""
         key = account.key
         values = key.name, key.title, key.key, account.user, account.kept, account.description
-        self._run("insert into applications values (?, ?, ?, ?, ?, ?)", *values)
+        self._base.run("insert into applications values (?, ?, ?, ?, ?, ?)", *values)
 
     def move(self, numbers: Iterable[int], account: Account) -> None:
         """Add a result, which takes these partitions over and the place of the one of its name: all or nothing."""
-        with self._at_once():
-            former = self._run(
+        with self._base.at_once():
+            former = self._base.run(
                 "select name from applications where user = ? and kept = ?", account.user, account.kept
             ).fetchall()
             for (name,) in former:
-                self._run("update applications set kept = '' where name = ?", name)
+                self._base.run("update applications set kept = '' where name = ?", name)
             self.add_application(account)
             for number in numbers:
-                self._run("update partitions set application = ? where number = ?", account.key.name, number)
+                self._base.run("update partitions set application = ? where number = ?", account.key.name, number)
             for (name,) in former:
                 self._remove(name)
 
     def remove_application(self, account: Account) -> None:
         """An application is over, with all that it has: all of it or nothing."""
-        with self._at_once():
+        with self._base.at_once():
             self._remove(account.key.name)
 
     def add(self, account: Account, partition: PartitionId, subpartitions: int) -> int:
         """A partition is being written; its number, which no other one ever has."""
-        found = self._run(
+        found = self._base.run(
             "insert into partitions"
             " (application, dataset, place, attempt, subpartitions, state, folder, bytes, cause)"
             " values (?, ?, ?, ?, ?, ?, '', 0, '')",
@@ -115,7 +100,7 @@ class Catalogue:
 
     def write(self, kept: KeptPartition) -> None:
         """A partition is in another state."""
-        self._run(
+        self._base.run(
             "update partitions set state = ?, folder = ?, bytes = ?, cause = ? where number = ?",
             kept.state.value,
             kept.folder,
@@ -126,32 +111,17 @@ class Catalogue:
 
     def remove(self, kept: KeptPartition) -> None:
         """Nothing more is said of a partition."""
-        self._run("delete from partitions where number = ?", kept.number)
+        self._base.run("delete from partitions where number = ?", kept.number)
 
     def close(self) -> None:
         """Close it; idempotent."""
         self._base.close()
 
     def _remove(self, name: str) -> None:
-        self._run("delete from partitions where application = ?", name)
-        self._run("delete from applications where name = ?", name)
+        self._base.run("delete from partitions where application = ?", name)
+        self._base.run("delete from applications where name = ?", name)
 
-    @contextmanager
-    def _at_once(self) -> Iterator[None]:
-        try:
-            with self._base:
-                self._base.execute("begin")
-                yield
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _run(self, text: str, *values: object) -> sqlite3.Cursor:
-        try:
-            return self._base.execute(text, values)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: sqlite3.Error | OSError) -> StorageError:
+    def _failure(self, error: Exception) -> StorageError:
         return StorageError(
             f"the index of this host's shuffle service, {self._path}, can't be used: {error}. See that its disk has"
             " room and is sound"

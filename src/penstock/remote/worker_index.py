@@ -8,13 +8,13 @@ readers find it by the checksums. A database of another version is refused. One 
 
 from __future__ import annotations
 
-import sqlite3
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import StorageError
+from penstock.machine.database import Database
 from penstock.remote.merged import Spot, Sums
 from penstock.remote.wire import SUM
 
@@ -47,35 +47,23 @@ class WorkerIndex:
 
     def __init__(self, folder: Path) -> None:
         self._path = path = folder / INDEX_NAME
-        try:
-            path.touch(mode=0o600)
-            self._base = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._base.execute("pragma journal_mode = wal")
-            self._base.execute("pragma synchronous = normal")
-            (version,) = self._base.execute("pragma user_version").fetchone()
-            if not version:
-                self._base.executescript(f"begin; {_TABLES} pragma user_version = {_VERSION}; commit;")
-        except (sqlite3.Error, OSError) as error:
-            raise self._failure(error) from error
-        if version not in (0, _VERSION):
-            raise StorageError(
-                f"{path} is of version {version}, this Penstock writes version {_VERSION}: start that one, or remove"
-                " the folder with all that it keeps"
-            )
+        self._base = Database(path, _TABLES, _VERSION, self._failure, stays_in_its_thread=False)
 
     @property
     def name(self) -> str:
         """The worker's; empty before it has one."""
-        found = self._run("select name from worker").fetchone()
+        found = self._base.run("select name from worker").fetchone()
         return "" if found is None else str(found[0])
 
     @name.setter
     def name(self, name: str) -> None:
-        self._run("insert into worker values (?)", name)
+        self._base.run("insert into worker values (?)", name)
 
     def writers(self) -> Iterator[CommittedWriter]:
         """All that have committed; StorageError for rows that make no sense."""
-        for application, dataset, writer, partition, sums, packed in self._run("select * from writers").fetchall():
+        for application, dataset, writer, partition, sums, packed in self._base.run(
+            "select * from writers"
+        ).fetchall():
             spots: dict[int, list[Spot]] = {}
             try:
                 for file, *spot in _SPOT.iter_unpack(packed):
@@ -91,27 +79,21 @@ class WorkerIndex:
         packed = b"".join(_SPOT.pack(file, *spot) for file, theirs in spots.items() for spot in theirs)
         packed_sums = b"".join(SUM.pack(file, *each) for file, each in sums.items())
         values = application, dataset, writer, partition, packed_sums, packed
-        self._run("insert or replace into writers values (?, ?, ?, ?, ?, ?)", *values)
+        self._base.run("insert or replace into writers values (?, ?, ?, ?, ?, ?)", *values)
 
     def drop(self, application: str, dataset: str, writer: int | None) -> None:
         """Nobody needs what a writer has, or all of a dataset."""
         which = "application = ? and dataset = ?"
         if writer is None:
-            self._run(f"delete from writers where {which}", application, dataset)  # noqa: S608 - our own words
+            self._base.run(f"delete from writers where {which}", application, dataset)  # noqa: S608 - our own words
         else:
-            self._run(f"delete from writers where {which} and writer = ?", application, dataset, writer)  # noqa: S608
+            self._base.run(f"delete from writers where {which} and writer = ?", application, dataset, writer)  # noqa: S608
 
     def close(self) -> None:
         """Close it; idempotent."""
         self._base.close()
 
-    def _run(self, text: str, *values: object) -> sqlite3.Cursor:
-        try:
-            return self._base.execute(text, values)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: sqlite3.Error | OSError | struct.error) -> StorageError:
+    def _failure(self, error: Exception) -> StorageError:
         return StorageError(
             f"the index of this worker, {self._path}, can't be used: {error}. See that its disk has room and is"
             " sound; without the folder the worker begins with nothing"
