@@ -295,6 +295,23 @@ def test_the_end_of_data_asks_for_one_more_checkpoint() -> None:
     assert store.finished == {"source-0", "source-1"}
 
 
+def test_no_periodic_checkpoint_when_all_data_has_ended() -> None:
+    """Tasks stay until each that they took part in is settled: one after the other would keep them for ever."""
+    coordinator = _coordinator(interval=1.0, max_concurrent=3)
+    for now in (1.0, 2.0):
+        assert _of(do.Trigger, coordinator.time_passed(now))
+    for task in TASKS:
+        coordinator.data_ended(task, 2.5)
+    coordinator.time_passed(100.0)
+    while coordinator.pending:
+        _complete(coordinator, coordinator.pending[0], 100.0)
+    assert coordinator.latest_completed == 4, "one when the first had ended, one when all had"
+    assert coordinator.time_passed(200.0) == []
+    assert not coordinator.has_all_data, "tasks that are let go have ended all the same"
+    coordinator.interrupted("a task was lost", 201.0)
+    assert _of(do.WakeAt, coordinator.running(TASKS, 202.0)) == [do.WakeAt(203.0)], "it reads again"
+
+
 def test_ended_tasks_get_another_try_after_a_failure() -> None:
     """The checkpoint that they wait for is tried again, not in a tight loop."""
     coordinator = _coordinator(tolerable_failures=3)

@@ -97,6 +97,8 @@ class CheckpointCoordinator:
         self._finished: set[Task] = set()
         self._waiting: set[Task] = set()
         """Tasks that have handled the end of their data, and go with the next checkpoint they take part in."""
+        self._ended: set[Task] = set()
+        """All that have handled it, those too that a complete checkpoint lets go."""
         self._pending: dict[int, _Pending] = {}
         self._completed: deque[int] = deque()
         self._asked: list[int] = []
@@ -134,6 +136,7 @@ class CheckpointCoordinator:
         self._finished = set(finished)
         self._is_short = False
         self._waiting.clear()
+        self._ended.clear()
         self._schedule.begun(now)
         return self._advance(now)
 
@@ -171,7 +174,7 @@ class CheckpointCoordinator:
     @property
     def has_all_data(self) -> bool:
         """True if no task has handled the end of its data, and none is told to."""
-        return not (self._waiting or self._finished or self._schedule.is_stopping)
+        return not (self._ended or self._finished or self._schedule.is_stopping)
 
     def skip(self) -> int:
         """Leave a number out, and return it: what was begun is below it, and what will be above."""
@@ -189,6 +192,7 @@ class CheckpointCoordinator:
         """A task has handled the end of its data, and waits for a checkpoint that holds its last state."""
         if task in self._tasks and task not in self._finished:
             self._waiting.add(task)
+            self._ended.add(task)
         return self._advance(now)
 
     def task_finished(self, task: Task, now: float) -> list[do.Decision]:
@@ -319,7 +323,17 @@ class CheckpointCoordinator:
             return True
         if self._uncovered() and now >= self._schedule.retry_at:
             return True
-        return self._schedule.at is not None and now >= self._schedule.at
+        due = self._periodic_at
+        return due is not None and now >= due
+
+    @property
+    def _periodic_at(self) -> float | None:
+        """When the next periodic one is due; None where all data has ended.
+
+        A task that is let go stays until it knows what became of each checkpoint that holds rows in flight of its
+        own, so one after the other would keep it for ever.
+        """
+        return None if self._tasks <= self._ended | self._finished else self._schedule.at
 
     def _anew_at(self, pending: _Pending) -> float:
         """When an aligned checkpoint begins anew as an unaligned one; not where tasks end their data meanwhile."""
@@ -366,8 +380,8 @@ class CheckpointCoordinator:
         collecting = [each for each in self._pending.values() if each.is_collecting]
         times = [min(pending.triggered + self._options.timeout, self._anew_at(pending)) for pending in collecting]
         if self._tasks and not self._is_short and len(self._pending) < self._options.max_concurrent:
-            if self._schedule.at is not None:
-                times.append(self._schedule.at)
+            if (due := self._periodic_at) is not None:
+                times.append(due)
             if self._uncovered():
                 times.append(self._schedule.retry_at)
         return min(times, default=None)
