@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import xxhash
+
 from penstock.link.wire import Done
 from penstock.shuffle import EndOfPartition, PartitionId
 from penstock.shuffle.requests import Request
@@ -32,6 +34,7 @@ CHUNK_HEAD = struct.Struct("<I")
 CHUNK_BYTES = 4 << 20
 """The most that one FETCH asks for."""
 _EXTENT = struct.Struct("<QQQQ")
+_CHECKSUM = struct.Struct("<Q")
 
 
 class KeptState(StrEnum):
@@ -54,13 +57,17 @@ class KeptExtent(NamedTuple):
 
 
 def pack_kept(extents: list[KeptExtent]) -> bytes:
-    """Extents as they travel."""
-    return b"".join([_EXTENT.pack(*extent) for extent in extents])
+    """Extents as they travel: behind their xxh3_64."""
+    body = b"".join([_EXTENT.pack(*extent) for extent in extents])
+    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)) + body
 
 
 def read_kept(data: bytes) -> Iterator[KeptExtent]:
-    """Inverse of `pack_kept`; raises struct.error."""
-    return map(KeptExtent._make, _EXTENT.iter_unpack(data))
+    """Inverse of `pack_kept`. ValueError where they are not as they were sent: nothing else checks the repeats."""
+    body = memoryview(data)[_CHECKSUM.size :]
+    if data[: _CHECKSUM.size] != _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)) or len(body) % _EXTENT.size:
+        raise ValueError("their checksum does not match")
+    return map(KeptExtent._make, _EXTENT.iter_unpack(body))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ again; one that nobody has begun to write, until the deadline.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from penstock.errors import (
 from penstock.external.requests import CHUNK_BYTES, FindRange, FoundRange, KeptState, read_kept
 from penstock.link.control import carried_error
 from penstock.link.wire import Plain, from_wire
+from penstock.partition.file_header import damaged
 from penstock.partition.file_input import FileOrigin
 from penstock.services.external.fetches import ReceivedPiece, WantedPiece
 from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
@@ -147,8 +147,8 @@ class ExternalChannel:
         self._end = answer.end
         try:
             extents = [FetchedExtent(*extent) for extent in read_kept(answer.extents)]
-        except struct.error as error:
-            raise ProtocolError(f"{self._origin}: its extents can't be read: {error}") from error
+        except ValueError as error:
+            raise damaged(self._origin, "of the host service", f"its extents have come damaged: {error}") from error
         for stretch in _neighbours(extents):
             self._in_order.append(stretch)
             for offset in range(stretch.begin, stretch.end, CHUNK_BYTES):
