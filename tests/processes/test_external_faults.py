@@ -18,6 +18,7 @@ from effort import THOROUGH
 from external_harness import SECRET, ExternalHarness
 from external_process import ExternalProcess
 from penstock.connection.frames import frame
+from penstock.connection.handshake import Service
 from penstock.errors import (
     IncompleteDataError,
     NoStorageError,
@@ -37,6 +38,7 @@ from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
 from penstock.testing.waiting import Running, wait_until
 from small_disks import small_disk
+from strangers import bad_connections
 
 pytestmark = pytest.mark.processes
 
@@ -247,9 +249,7 @@ def test_strangers_cost_nothing(hosts: ExternalHarness, exchange: ConformanceExc
     service, producer = hosts.host("a"), written(exchange, 1)
     process = psutil.Process(service.pid)
     before, descriptors = process.memory_info().rss, process.num_fds()
-    for n in range(STRANGERS):
-        with socket.create_connection(("127.0.0.1", service.port), 5) as stranger:
-            stranger.sendall([b"GET / HTTP/1.1\r\n\r\n", b"PSTK" + bytes(300), b""][n % 3])
+    bad_connections(service.port, STRANGERS, Service.EXTERNAL)
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(service.socket))
         stranger.sendall(frame(1, b"no call"))

@@ -215,6 +215,18 @@ def test_a_silent_writer_is_given_up() -> None:
         core.begin(APP, ask.StartPartition(partition(0), "host", 2), 200.0)
 
 
+def test_a_question_that_waits_is_no_sign_of_life() -> None:
+    """The driver has asked for losses, and has gone: its application is over when its lease has ended, or before."""
+    managed = Managed(limits=ManagerLimits(lease=100, silence=1e9))
+    managed.begin(partition(0))
+    assert managed.core.losses(APP, 0, 10.0) is None
+    for now in (50.0, 105.0, 115.0):
+        assert managed.core.losses_since(APP, 0) is None
+        managed.core.pass_time(now)
+    assert managed.state(partition(0)) == "named", "nothing is known of it"
+    assert not managed.core.state.datasets
+
+
 def test_files_move_from_a_full_worker_and_it_is_left_out_for_a_while() -> None:
     """A file that has moved stays there; a worker is no candidate until it has been left out long enough."""
     managed = Managed(2, ManagerLimits(leave_out=60, silence=1e9))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PROGRAM = """
@@ -23,4 +24,4 @@ def slow_disk(folder: Path, seconds: float) -> dict[str, str]:
     """The environment of a process with a slow disk; the folder gets what that process imports when it starts."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_PROGRAM.format(seconds=seconds))
-    return {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}

@@ -175,7 +175,7 @@ class RemoteManager:
             for last, future in waiting:
                 if future.done():
                     continue
-                found = self.core.losses(application, last, time.monotonic())
+                found = self.core.losses_since(application, last)
                 if found is not None:
                     future.set_result(found)
                 else:

@@ -223,7 +223,11 @@ class ManagerCore:
     def losses(self, application: str, last: int, now: float) -> ask.Losses | None:
         """Tell what was lost after number `last`; None where that is all. The driver lives."""
         self._drivers[application] = now
-        known = self._losses[application]
+        return self.losses_since(application, last)
+
+    def losses_since(self, application: str, last: int) -> ask.Losses | None:
+        """The same for a driver that has asked before, and may have gone: it is no sign of life."""
+        known = self._losses.get(application, [])
         if last >= len(known):
             return ask.Losses(len(known)) if last > len(known) else None
         partitions, cause = known[last]

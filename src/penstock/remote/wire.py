@@ -135,6 +135,10 @@ Serve = Callable[[Any], Any]
 """Answers a request: with the answer, or, if that comes later, with something that has `add_done_callback`."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class PeerLogic:
     """One end of a connection: calls in both directions, and the frames between."""
 
@@ -145,7 +149,7 @@ class PeerLogic:
         lost: Callable[[BaseException | None], None],
         allocate: Allocate = plain_memory,
     ) -> None:
-        self.wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = _nothing
         self.decoder = BulkReader(allocate)
         self._serves = {kind.METHOD: (kind, serve) for kind, serve in serves.items()}
         self._bulk = bulk
@@ -233,6 +237,8 @@ class PeerLogic:
         for answered in waiting.values():
             answered(broken)
         self._lost(error)
+        self.wake = _nothing  # these were ways from here to here, which keep the memory of what is over
+        self._serves, self._bulk = {}, {}
 
     def _serve(self, body: memoryview) -> None:
         number, method, message, _ = read_call(body)

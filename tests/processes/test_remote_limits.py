@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The remote service under many applications and many strangers: flat memory, and nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import client_scripts
+from effort import THOROUGH
+from penstock.connection.handshake import Service
+from penstock.remote.manager_state import ManagerState
+from penstock.remote.state_log import read_records
+from penstock.testing.waiting import wait_until
+from remote_cluster import USER, RemoteCluster, RemoteProcess
+from strangers import bad_connections
+
+pytestmark = pytest.mark.processes
+
+CLIENTS = 100 if THOROUGH else 4
+STRANGERS = 10_000 if THOROUGH else 200
+MEMORY = 48 << 20
+"""Bytes that a process may have more afterwards: a worker's 32 MiB for rows, and some for those who had come."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteCluster]:
+    """A manager and two workers that have served a client already, so what they need once is there."""
+    found = RemoteCluster(tmp_path_factory.mktemp("remote"), options=["--memory", "32m"])
+    come_and_go(found, 1)
+    yield found
+    found.close()
+
+
+def come_and_go(cluster: RemoteCluster, number: int) -> None:
+    """So many client processes at once, each an application: they write, read and leave, and all goes well."""
+    where = json.dumps({"address": cluster.manager.address, "key": cluster.keys.read_text().strip()})
+    command = [sys.executable, "-c", client_scripts.COME_AND_GO, where]
+    clients = [subprocess.Popen(command) for _ in range(number)]
+    assert [client.wait(300) for client in clients] == [0] * number
+
+
+class Figures:
+    """The memory and the open files of each process of a service."""
+
+    def __init__(self, processes: list[RemoteProcess]) -> None:
+        self._processes = {each.log.stem: psutil.Process(each.pid) for each in processes}
+        self._before = self._now()
+
+    def _now(self) -> dict[str, tuple[int, int]]:
+        return {name: (each.memory_info().rss, each.num_fds()) for name, each in self._processes.items()}
+
+    def check(self) -> None:
+        """They are as they were, or nearly."""
+
+        def few_files() -> bool:
+            return all(now[1] <= before[1] + 2 for before, now in self._pairs().values())
+
+        wait_until(few_files, "connections and files to be closed", 20.0)
+        grown = {name: now[0] - before[0] for name, (before, now) in self._pairs().items()}
+        print({name: f"{more / 2**20:+.1f} MiB" for name, more in grown.items()})
+        assert max(grown.values()) < MEMORY, grown
+
+    def _pairs(self) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
+        return {name: (self._before[name], now) for name, now in self._now().items()}
+
+
+def state_of(cluster: RemoteCluster) -> ManagerState:
+    """The manager's knowledge, as a manager that is started now would have it."""
+    state = ManagerState()
+    for record in read_records(Path(cluster.manager.folder) / "manager.log"):
+        state.apply(record)
+    return state
+
+
+def test_many_applications_come_and_go(cluster: RemoteCluster) -> None:
+    """They register, write, read and leave at once: no file, no record and no memory is left of them."""
+    figures = Figures([cluster.manager, *cluster.workers])
+    come_and_go(cluster, CLIENTS)
+    wait_until(lambda: not cluster.files(), "the workers to remove what was released")
+    state = state_of(cluster)
+    assert not state.datasets
+    assert not state.partitions
+    assert not state.over
+    figures.check()
+
+
+def test_strangers_cost_nothing(cluster: RemoteCluster) -> None:
+    """Bad connections by the hundred to manager and worker: nothing is told, nothing grows, and clients go on."""
+    processes = [cluster.manager, cluster.workers[0]]
+    figures = Figures(processes)
+    for process in processes:
+        bad_connections(process.port, STRANGERS, Service.REMOTE, f"{USER}/stranger/client")
+        assert "refused a connection from" in process.log.read_text()
+    come_and_go(cluster, 1)
+    figures.check()
