@@ -4,23 +4,27 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from effort import examples
+from effort import examples, some_of
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import pieces_of
 from penstock.errors import ArithmeticOverflowError
 from penstock.operators.aggregate_states import Aggregation
 from penstock.record import spark_partition_ids
-from penstock.stream import keyed_state
-from penstock.stream.aggregate import KeyedAggregate
+from penstock.record.key_groups import GroupOwners
+from penstock.stream import increments, keyed_state
+from penstock.stream.aggregate import AggregateStep, KeyedAggregate
 from penstock.stream.chain import Chunk, StepContext
+from uncertain_checkpoints import UncertainCheckpoints
 
 GROUPS = 16
 SCHEMA = pa.schema(
@@ -145,6 +149,79 @@ def test_another_parallelism_takes_its_keys_out_of_all_states(
             results += step.process(share(3, subtask))
     whole = list(operator.apply(iter([batch(rows), batch(rows)])))
     assert newest(results, len(keys)) == newest(whole, len(keys))
+
+
+class Tasks:
+    """The steps of one vertex, and all rows that they have had."""
+
+    def __init__(self, operator: KeyedAggregate) -> None:
+        self.operator = operator
+        self.steps: list[AggregateStep] = []
+        self.rows: list[tuple[Any, ...]] = []
+
+    def open(self, width: int, states: list[dict[str, bytes]]) -> None:
+        """Begin with states, with another number of tasks where that is another one."""
+        same = width == len(states)
+        self.steps = [self.operator.step() for _ in range(width)]
+        for n, step in enumerate(self.steps):
+            step.open(context(n, width), states[n : n + 1] if same else states)
+
+    def give(self, rows: list[tuple[Any, ...]]) -> list[pa.RecordBatch]:
+        """Each row to the task of its key; the results."""
+        self.rows += rows
+        whole = batch(rows)
+        keys = [whole.column(key) for key in self.operator.keys]
+        owners = GroupOwners(GROUPS, len(self.steps)).of(keys) if keys else np.zeros(len(rows), np.int64)
+        results: list[pa.RecordBatch] = []
+        for n, step in enumerate(self.steps):
+            own = whole.filter(pa.array((owners == n).tolist()))
+            if own.num_rows:
+                results += step.process(own)
+        return results
+
+    def tell(self, checkpoint: int) -> None:
+        """A checkpoint is known to be complete."""
+        for step in self.steps:
+            step.completed(checkpoint)
+
+
+@pytest.mark.parametrize("seed", some_of(range(120), 15))
+def test_checkpoints_that_refer_to_older_ones_hold_all_state(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some keys change between checkpoints that fail, or that tasks hear of late; any number of tasks goes on.
+
+    After each restore every key has the result that a batch job over the same rows has.
+    """
+    monkeypatch.setattr(increments, "LEAST_SLOTS", 0)
+    monkeypatch.setattr(increments, "SHARE", 1)
+    monkeypatch.setattr(increments, "MOST_CHANGES", 4)
+    monkeypatch.setattr(keyed_state, "CHUNK_ROWS", 5)
+    chance = random.Random(seed)
+    keys = KEYS[seed % len(KEYS)]
+    tasks = Tasks(KeyedAggregate(SCHEMA, keys, tuple(ITEMS[seed // len(KEYS) % len(ITEMS)])))
+    tasks.open(chance.randint(1, 3), [])
+    checkpoints = UncertainCheckpoints(chance, tasks.tell)
+
+    def rows(count: int) -> list[tuple[Any, ...]]:
+        numbers = [chance.choice([None, *range(12)]) for _ in range(count)]
+        return [
+            (n, chance.choice([None, *"abcdef"]), n, chance.randrange(9), chance.random() // 0.1) for n in numbers
+        ]
+
+    probe = [(n, text, n, 1, 1.0) for n in (None, *range(12)) for text in (None, *"abcdef")]
+    tasks.give(probe)
+    for _ in range(25):
+        tasks.give(rows(chance.randint(1, 4)))
+        if chance.random() < 0.6:
+            states, is_complete = checkpoints.take([step.snapshot for step in tasks.steps])
+            again = Tasks(tasks.operator)
+            again.open(chance.choice((len(states), chance.randint(1, 3))), states)
+            again.rows = list(tasks.rows)
+            results = again.give(probe)
+            whole = list(tasks.operator.apply(iter([batch(again.rows)])))
+            assert newest(results, len(keys)) == newest(whole, len(keys))
+            if is_complete and chance.random() < 0.2:  # a failure: the tasks begin with it
+                tasks.steps, tasks.rows = again.steps, again.rows
+    assert checkpoints.referred > 0
 
 
 def test_distinct_values_lie_in_chunks_of_as_many_rows_as_keys_do(monkeypatch: pytest.MonkeyPatch) -> None:

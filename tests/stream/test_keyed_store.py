@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,16 @@ import pytest
 
 from effort import some_of
 from penstock.checkpoint.errors import CheckpointError
-from penstock.checkpoint.metadata import Chunk as StoredChunk
 from penstock.checkpoint.storage import pieces_of
 from penstock.record.key_groups import GroupOwners
-from penstock.stream import state_rows
+from penstock.stream import increments, state_rows
 from penstock.stream.chain import Chunk, StepContext
-from penstock.stream.state import increments, list_rows
+from penstock.stream.state import list_rows
 from penstock.stream.state import store as store_module
 from penstock.stream.state.store import KeyedStore
 from penstock.stream.state.variables import LIST, MAP, VALUE, VariableSpec
 from penstock.stream.state_place import StateFiles, state_in
+from uncertain_checkpoints import UncertainCheckpoints
 
 GROUPS = 16
 KEYS = pa.schema([("k", pa.string())])
@@ -73,12 +74,7 @@ class World:
         self.now = 0
         self.model: dict[str, Key] = {}
         self.stores = [KeyedStore(KEYS, SPECS)]
-        self.number = 0
-        self.files: dict[str, bytes] = {}
-        """Those of checkpoints that may be complete, as far as they need them."""
-        self.untold = 0
-        """A checkpoint that is complete, and nobody has said so."""
-        self.referred = 0
+        self.checkpoints = UncertainCheckpoints(self.chance, self.tell)
 
     def step(self) -> None:
         """Do one thing to some keys."""
@@ -102,40 +98,16 @@ class World:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Take one that may refer to older ones, restore it beside the others, and complete it or give it up."""
-        if self.chance.random() < 0.5:
-            self.tell()
-        self.number += 1
-        needed: set[str] = set()
-        own: set[str] = set()
-        states = []
-        for n, store in enumerate(self.stores):
-            states.append(state := {})
-            for name, make in store.snapshot(context(n, len(self.stores)), self.number):
-                made = make()
-                if isinstance(made, StoredChunk):
-                    file, self.referred = made.file, self.referred + 1
-                else:
-                    file = f"{self.number}/{n}/{name}"
-                    own.add(file)
-                    self.files[file] = b"".join(pieces_of(made))
-                    if hasattr(make, "written") and self.chance.random() < 0.9:  # else the host's store has it
-                        make.written(StoredChunk(name, 0, len(self.files[file]), 0, file))
-                needed.add(file)
-                state[name] = self.files[file]
+        """Take one that may refer to older ones, and restore it beside the others."""
+        width = len(self.stores)
+        takes = [partial(store.snapshot, context(n, width)) for n, store in enumerate(self.stores)]
+        states, _ = self.checkpoints.take(takes)
         self.check_restored(states)
-        if self.chance.random() < 0.8:  # complete: what only older ones needed goes
-            self.files = {file: data for file, data in self.files.items() if file in needed}
-            self.untold = self.number
-            if self.chance.random() < 0.7:
-                self.tell()
-        else:
-            self.files = {file: data for file, data in self.files.items() if file not in own}
 
-    def tell(self) -> None:
-        """The newest complete checkpoint becomes known."""
+    def tell(self, checkpoint: int) -> None:
+        """A checkpoint is known to be complete."""
         for store in self.stores:
-            store.completed(self.untold)
+            store.completed(checkpoint)
 
     def check_restored(self, states: list[dict[str, bytes]]) -> None:
         """Tasks that begin with these states have what there is."""
@@ -309,7 +281,7 @@ def test_state_is_what_was_put(seed: int, tmp_path: Path) -> None:
         for _ in range(25 if in_files else 80):
             world.step()
             world.check()
-    assert world.referred > 0 or in_files
+    assert world.checkpoints.referred > 0 or in_files
     assert not list(tmp_path.iterdir())
 
 

@@ -5,8 +5,9 @@
 
 Each store runs in a process of its own, and the restore of each in another one. Those with files have so many MiB of
 private memory at most (`RLIMIT_DATA`). Rows are batches of 65,536 random keys; two numbers are got, added to and put
-for each, as a batch processor does. A snapshot is written by the thread that a task has for it, into the folder. The
-first one is whole, and then come three with one key of a hundred changed.
+for each, as a batch processor does, or with `--state aggregation` as `agg` counts and adds them. A snapshot is
+written by the thread that a task has for it, into the folder. The first one is whole, and then come three with one
+key of a hundred changed; `changed_fsync_seconds` is how long the disk takes for 6 MB alone right after, at most.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +32,9 @@ import pyarrow.compute as pc
 
 from penstock.checkpoint.metadata import CheckpointMetadata, unpack_part
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.stream.chain import StepContext
+from penstock.operators.aggregate_states import Aggregation
+from penstock.stream.aggregate import KeyedAggregate
+from penstock.stream.chain import Chunk, State, StepContext
 from penstock.stream.restored_state import StoredState
 from penstock.stream.state.store import KeyedStore
 from penstock.stream.state.variables import VALUE, ValueVariable, VariableSpec
@@ -52,8 +56,89 @@ CONTEXT = StepContext(0, 1, 128, "totals")
 PART = "totals.0"
 PATIENCE = 600.0
 STORES = ("memory", "files")
+STATES = ("processor", "aggregation")
+SYNCED = 6 << 20
+"""Bytes, about as many as a snapshot of the changes of 20 million keys has."""
+ROWS = pa.schema([("k", pa.int64()), ("amount", pa.int64())])
+AGGREGATIONS = (Aggregation("n", "*", "count"), Aggregation("amount", "amount", "sum"))
 
 Figures = dict[str, float]
+
+
+class ManyKeys(Protocol):
+    """The state that is measured."""
+
+    @property
+    def keys(self) -> int:
+        """The number of keys."""
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Take a batch of rows with these keys."""
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """The chunks of a checkpoint."""
+
+    def completed(self, checkpoint: int) -> None:
+        """It is complete."""
+
+    def restore(self, state: State) -> None:
+        """Begin with what a checkpoint holds."""
+
+
+class ProcessorState:
+    """Two numbers of each key, which a batch processor gets, adds to and puts."""
+
+    def __init__(self) -> None:
+        self._store = KeyedStore(KEYS, SPECS)
+        self.completed = self._store.completed
+
+    @property
+    def keys(self) -> int:
+        """The number of keys."""
+        return self._store.keys
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Get, add and put the numbers of a batch of keys."""
+        keys, counts = np.unique(numbers, return_counts=True)
+        slots = self._store.slots([pa.array(keys)], len(keys))
+        total = self._store.variable("total")
+        assert isinstance(total, ValueVariable)  # noqa: S101 - declared as one
+        _, before = total.get(slots, 0)
+        n = pc.add(pc.fill_null(before["n"], 0), pa.array(counts))
+        amount = pc.add(pc.fill_null(before["amount"], 0), pa.array(counts * 7))
+        total.put(slots, pa.RecordBatch.from_arrays([n, amount], schema=VALUES), 0)
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """The chunks of a checkpoint."""
+        return self._store.snapshot(CONTEXT, checkpoint)
+
+    def restore(self, state: State) -> None:
+        """Begin with what a checkpoint holds."""
+        self._store.restore([state], CONTEXT, 0)
+
+
+class AggregationState:
+    """A count and a sum of each key; the results are made, as for a query."""
+
+    def __init__(self) -> None:
+        self._step = KeyedAggregate(ROWS, ("k",), AGGREGATIONS).step()
+        self._step.open(CONTEXT, [])
+        self.completed, self.snapshot = self._step.completed, self._step.snapshot
+
+    @property
+    def keys(self) -> int:
+        """The number of keys."""
+        return self._step.keys
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Count and add the rows of a batch."""
+        amounts = np.full(len(numbers), 7, np.int64)
+        for _ in self._step.process(pa.record_batch([pa.array(numbers), pa.array(amounts)], schema=ROWS)):
+            pass
+
+    def restore(self, state: State) -> None:
+        """Begin with what a checkpoint holds."""
+        self._step.open(CONTEXT, [state])
 
 
 class OwnMemory:
@@ -77,36 +162,34 @@ class OwnMemory:
             self.most = max(self.most, own_bytes(os.getpid()) / (1 << 20))
 
 
-def run(folder: Path, keys: int, rounds: int = ROUNDS) -> Figures:
+def run(folder: Path, keys: int, state: ManyKeys, rounds: int = ROUNDS) -> Figures:
     """Fill a state, change it, and take checkpoints of it."""
     chance = np.random.default_rng(1)
-    state = KeyedStore(KEYS, SPECS)
     figures: Figures = {}
     with OwnMemory() as memory:
         began = time.monotonic()
         for first in range(0, keys, BATCH):
-            _add(state, np.arange(first, min(keys, first + BATCH)))
+            state.add(np.arange(first, min(keys, first + BATCH)))
         figures["fill_seconds"] = time.monotonic() - began
         began, used = time.monotonic(), time.process_time()
         for _ in range(rounds):
-            _add(state, chance.integers(0, keys, BATCH))
+            state.add(chance.integers(0, keys, BATCH))
         figures["rows_a_second"] = rounds * BATCH / (time.monotonic() - began)
         figures["rows_a_processor_second"] = rounds * BATCH / (time.process_time() - used)
         figures |= _checkpoints(state, folder, keys, chance)
     return figures | {"own_mib": memory.most}
 
 
-def restore(folder: Path) -> Figures:
+def restore(folder: Path, state: ManyKeys) -> Figures:
     """Begin with the newest checkpoint."""
     storage = CheckpointStorage(str(folder))
     metadata = storage.newest().metadata
     assert metadata is not None  # noqa: S101 - one was written
     with OwnMemory() as memory:
         began = time.monotonic()
-        state = KeyedStore(KEYS, SPECS)
-        state.restore([StoredState(storage, metadata.parts[PART], contextlib.nullcontext)], CONTEXT, 0)
+        state.restore(StoredState(storage, metadata.parts[PART], contextlib.nullcontext))
         seconds = time.monotonic() - began
-    return {"restore_seconds": seconds, "restored_mib": memory.most, "restored_keys": float(state.keys)}
+    return {"restore_seconds": seconds, "restored_mib": memory.most}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,6 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where state and checkpoints lie; a temporary one if not given")
     parser.add_argument("--only", choices=("run", "restore"), help=argparse.SUPPRESS)
     parser.add_argument("--store", choices=STORES, help="one of both alone")
+    parser.add_argument("--state", choices=STATES, default=STATES[0], help="whose state it is")
     options = parser.parse_args(arguments)
     if options.only:
         _only(options)
@@ -124,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for store in [options.store] if options.store else STORES:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
             figures = _child(options, store, folder, "run") | _child(options, store, folder, "restore")
-        sys.stdout.write(f"{store}, {options.keys:,} keys\n")
+        sys.stdout.write(f"{store}, {options.state}, {options.keys:,} keys\n")
         sys.stdout.writelines(f"  {name:<26}{value:>16,.2f}\n" for name, value in figures.items())
     return 0
 
@@ -136,30 +220,21 @@ def _only(options: argparse.Namespace) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (options.limit << 20,) * 2)
         files = StateFiles([str(options.folder)])
     with state_in(files):
-        found = run(options.folder / "at", options.keys) if options.only == "run" else restore(options.folder / "at")
+        state = ProcessorState() if options.state == STATES[0] else AggregationState()
+        at = options.folder / "at"
+        found = run(at, options.keys, state) if options.only == "run" else restore(at, state)
     json.dump(found, sys.stdout)
 
 
 def _child(options: argparse.Namespace, store: str, folder: str, only: str) -> Figures:
     command = [sys.executable, "-m", "penstock_bench.large_state", "--only", only, "--store", store]
     command += ["--keys", str(options.keys), "--limit", str(options.limit), "--folder", folder]
+    command += ["--state", options.state]
     figures: Figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return figures
 
 
-def _add(state: KeyedStore, numbers: np.ndarray) -> None:
-    """Get, add and put the numbers of a batch of keys."""
-    keys, counts = np.unique(numbers, return_counts=True)
-    slots = state.slots([pa.array(keys)], len(keys))
-    total = state.variable("total")
-    assert isinstance(total, ValueVariable)  # noqa: S101 - declared as one
-    _, before = total.get(slots, 0)
-    n = pc.add(pc.fill_null(before["n"], 0), pa.array(counts))
-    amount = pc.add(pc.fill_null(before["amount"], 0), pa.array(counts * 7))
-    total.put(slots, pa.RecordBatch.from_arrays([n, amount], schema=VALUES), 0)
-
-
-def _checkpoints(state: KeyedStore, folder: Path, keys: int, chance: np.random.Generator) -> Figures:
+def _checkpoints(state: ManyKeys, folder: Path, keys: int, chance: np.random.Generator) -> Figures:
     """One that is whole, and three with one key of a hundred changed: the slowest of these counts."""
     storage = CheckpointStorage(str(folder))
     storage.claim()
@@ -168,7 +243,7 @@ def _checkpoints(state: KeyedStore, folder: Path, keys: int, chance: np.random.G
     found: Figures = {}
     for number in range(1, 5):
         began = time.monotonic()
-        chunks = state.snapshot(CONTEXT, number)
+        chunks = state.snapshot(number)
         stood = time.monotonic() - began
         store.store(TakenSnapshot(number, chunks))
         del chunks
@@ -178,12 +253,23 @@ def _checkpoints(state: KeyedStore, folder: Path, keys: int, chance: np.random.G
         state.completed(number)
         kind = "whole" if number == 1 else "changed"
         figures = {"barrier_ms": 1000 * stood, "seconds": time.monotonic() - began, "mb": part.size / 1e6}
+        if number > 1:
+            figures["fsync_seconds"] = _synced(folder)
         for name, value in figures.items():
             found[f"{kind}_{name}"] = max(found.get(f"{kind}_{name}", 0.0), value)
         for first in range(0, keys // CHANGED, BATCH):
-            _add(state, chance.integers(0, keys, min(BATCH, keys // CHANGED - first)))
+            state.add(chance.integers(0, keys, min(BATCH, keys // CHANGED - first)))
     store.close()
     return found
+
+
+def _synced(folder: Path) -> float:
+    """The seconds in which the disk has some bytes that are written to it."""
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        began = time.monotonic()
+        file.write(bytes(SYNCED))
+        os.fsync(file.fileno())
+        return time.monotonic() - began
 
 
 if __name__ == "__main__":

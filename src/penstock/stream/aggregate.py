@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,16 @@ from penstock.record.layout import fixed_values
 from penstock.stream.accumulators import Accumulator, accumulator
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.distinct_counts import DistinctCounts, counts_distinct
+from penstock.stream.increments import Chains
 from penstock.stream.key_index import KeyIndex, Slots, key_index
-from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
+from penstock.stream.keyed_state import (
+    ABOUT,
+    chained_chunks,
+    key_columns,
+    refuse_other,
+    restored_changes,
+    restored_rows,
+)
 from penstock.stream.slot_array import FrozenSlots
 from penstock.stream.state_place import zeros
 from penstock.stream.state_rows import FrozenRows, StateRows
@@ -87,6 +96,7 @@ class AggregateStep(PlainStep):
             if counts_distinct(item)
         }
         self._last: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+        self._chains = Chains()
         self._context = StepContext(0, 1, 1, "")
 
     @property
@@ -94,11 +104,19 @@ class AggregateStep(PlainStep):
         """The name for messages."""
         return self._operator.name
 
+    @property
+    def keys(self) -> int:
+        """The number of keys that it has a state of."""
+        return len(self._index)
+
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Take this subtask's keys out of the states."""
         self._context = context
         for batch in restored_rows(self._what, restored, context):
             slots = self._index.add(key_columns(batch) or [batch.column(0)])
+            self._states.restore(batch, slots, len(self._index))
+        for batch in restored_changes(self._what, restored, context):
+            slots = self._index.slots(key_columns(batch) or [batch.column(0)])
             self._states.restore(batch, slots, len(self._index))
         for distinct in self._distinct.values():
             distinct.restore(restored, context)
@@ -114,6 +132,7 @@ class AggregateStep(PlainStep):
         """The new results of the keys in the batch."""
         slots = self._slots(batch)
         touched = self._touched(slots)
+        self._chains.changed(touched)
         self._states.add(batch, slots, len(self._index))
         others = iter(self._states.results(touched))
         columns = self._index.keys(touched)
@@ -127,12 +146,19 @@ class AggregateStep(PlainStep):
         return (pa.RecordBatch.from_arrays(columns, schema=self._schema),)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """Keys and states as they are now."""
-        count = len(self._index)
-        chunks = frozen_chunks(self._what, self._index, self._states.frozen(count), self._context)
+        """Keys and states as they are now; a large state refers to what older checkpoints hold."""
+        states = self._states.frozen(len(self._index))
+        place = (checkpoint, self._context)
+        chunks = chained_chunks(self._what, place, self._chains, self._index, states)
         for distinct in self._distinct.values():
-            chunks += distinct.snapshot(self._context)
+            chunks += distinct.snapshot(checkpoint, self._context)
         return chunks
+
+    def completed(self, checkpoint: int) -> None:
+        """Snapshots may refer to it from here on."""
+        self._chains.completed(checkpoint)
+        for distinct in self._distinct.values():
+            distinct.completed(checkpoint)
 
     @property
     def _what(self) -> str:
@@ -199,12 +225,16 @@ class FrozenNumbers:
 
     def columns(self, start: int, end: int) -> list[pa.Array]:
         """Those of a range of slots; booleans are bytes."""
-        found = []
-        for array in self._arrays:
-            part = array.values(start, end)
-            part = part.view(np.uint8) if part.dtype == np.bool_ else part
-            found.append(pa.Array.from_buffers(_TYPES[part.dtype], len(part), [None, pa.py_buffer(part)]))
-        return found
+        return [_column(array.values(start, end)) for array in self._arrays]
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """Those of these slots, which are in ascending order."""
+        return slots, [_column(array.at(slots)) for array in self._arrays]
+
+
+def _column(values: npt.NDArray[Any]) -> pa.Array:
+    values = values.view(np.uint8) if values.dtype == np.bool_ else values
+    return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [None, pa.py_buffer(values)])
 
 
 class RowStates:

@@ -10,6 +10,7 @@ however many of them one key has. Pairs are only ever added, so a snapshot is a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -19,8 +20,16 @@ from penstock.operators.aggregate_states import Aggregation
 from penstock.operators.aggregates import plain_type
 from penstock.record.layout import fixed_values, int64_array, null_mask
 from penstock.stream.chain import Chunk, State, StepContext, chunks_of
+from penstock.stream.increments import Chains
 from penstock.stream.key_index import KeyIndex, Slots, key_index
-from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
+from penstock.stream.keyed_state import (
+    ABOUT,
+    chained_chunks,
+    key_columns,
+    refuse_other,
+    restored_changes,
+    restored_rows,
+)
 from penstock.stream.slot_array import SlotArray
 
 _NAMES = ("count_distinct", "countdistinct")
@@ -41,6 +50,7 @@ class DistinctCounts:
         self._index = index
         self._pairs = key_index([pa.int64(), self._kind])
         self._counts = SlotArray(np.int64)
+        self._chains = Chains()
 
     def add(self, column: pa.Array, slots: Slots, count: int) -> None:
         """Take the rows of a batch: `slots` says whose each is, and `count` slots there are in all."""
@@ -51,6 +61,7 @@ class DistinctCounts:
         if len(slots):
             self._pairs.slots([int64_array(slots), column])
         fresh = np.arange(known, len(self._pairs), dtype=np.int64)
+        self._chains.changed(fresh)
         owners = _slots(self._pairs.keys(fresh)[0])
         np.add.at(self._counts.writable(owners, count), owners, 1)
 
@@ -58,16 +69,21 @@ class DistinctCounts:
         """The counts of these slots, never null."""
         return int64_array(self._counts.at(slots))
 
-    def snapshot(self, context: StepContext) -> list[Chunk]:
-        """The pairs as they are now."""
+    def snapshot(self, checkpoint: int, context: StepContext) -> list[Chunk]:
+        """The pairs as they are now: those that older checkpoints hold are referred to."""
         pairs = _FrozenPairs(self._pairs, self._index)
-        chunks = frozen_chunks(self._what, pairs, pairs, context, keys_in_states=pairs.key_columns)
+        chunks = chained_chunks(self._what, (checkpoint, context), self._chains, pairs, pairs, pairs.key_columns)
         return [(f"{self._prefix}/{name}", make) for name, make in chunks]
+
+    def completed(self, checkpoint: int) -> None:
+        """Snapshots may refer to it from here on."""
+        self._chains.completed(checkpoint)
 
     def restore(self, restored: Sequence[State], context: StepContext) -> None:
         """Take the pairs whose keys are this subtask's; raises CheckpointError for those of another count."""
         own = [chunks_of(state, self._prefix) for state in restored]
-        for batch in restored_rows(self._what, own, context):
+        rows = restored_rows(self._what, own, context)
+        for batch in itertools.chain(rows, restored_changes(self._what, own, context)):
             values = batch.column(batch.num_columns - 1)
             slots = self._index.slots(key_columns(batch) or [values])
             self.add(values, slots, len(self._index))
@@ -106,6 +122,12 @@ class _FrozenPairs:
         """The keys and the value of a range of pairs."""
         owners = self._owners.slice(start, end - start)
         return [*(column.take(owners) for column in self._keys), self._values.slice(start, end - start)]
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array | pa.ChunkedArray]]:
+        """The same of these pairs."""
+        at = int64_array(slots)
+        owners = self._owners.take(at)
+        return slots, [*(column.take(owners) for column in self._keys), self._values.take(at)]
 
 
 def _slots(owners: pa.Array) -> Slots:

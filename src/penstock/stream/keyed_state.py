@@ -5,6 +5,9 @@ A step's keyed state is the chunk `about` (msgpack: version, states, hash, max_p
 `rows.<n>` of up to `CHUNK_ROWS` keys each: Arrow streams with the columns `key.<i>` and `#<j>`. The key group of a
 row is `pmod(hash(key), max_parallelism)`, where the hash is Spark's for ever. A vertex of another parallelism gives
 each of its subtasks the keys of its groups (`record/key_groups.py`).
+
+States that note which keys change may be written as a chain (`increments`): `changed.<checkpoint>.rows.<n>` has rows
+of the same columns, which take the place of those of the same keys that come earlier.
 """
 
 from __future__ import annotations
@@ -18,10 +21,15 @@ import pyarrow as pa
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.operators.group_merges import boolean_array
 from penstock.record.key_groups import HASH, GroupOwners
+from penstock.record.layout import int64_array
 from penstock.stream.arrow_pieces import stream_pieces
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
+from penstock.stream.increments import CHANGED, Chains, ChangedSlots, change_prefix
+from penstock.stream.key_index import Slots
 
-VERSION: Final = 1
+VERSION: Final = 2
+_READ: Final = (1, 2)
+"""In version 1 all states are written with each checkpoint."""
 CHUNK_ROWS = 1 << 20
 ABOUT = "about"
 _ROWS = "rows."
@@ -32,6 +40,13 @@ class FrozenStates(Protocol):
 
     def columns(self, start: int, end: int) -> Sequence[pa.Array | pa.ChunkedArray]:
         """The state columns of a range of slots."""
+
+
+class FrozenSlotStates(FrozenStates, Protocol):
+    """The same, where some slots can be asked for."""
+
+    def of(self, slots: Slots) -> tuple[Slots, Sequence[pa.Array | pa.ChunkedArray]]:
+        """Of these slots, which are in ascending order, those that have a state, and the columns of these."""
 
 
 class FrozenKeys(Protocol):
@@ -71,6 +86,39 @@ def frozen_chunks(
     `what` says what the states are: rows of other states are not read back. Key columns that are made when the chunks
     are stored are the first `keys_in_states` columns of `states`.
     """
+    return [_about(what, context), *_whole(index, states, keys_in_states)]
+
+
+def chained_chunks(
+    what: str,
+    place: tuple[int, StepContext],
+    chains: Chains,
+    index: FrozenKeys,
+    states: FrozenSlotStates,
+    keys_in_states: int = 0,
+) -> list[Chunk]:
+    """The same for the checkpoint of this number: where few keys have changed, `chains` refers to the others.
+
+    The owner of `chains` notes the slots that change, and tells it of checkpoints that are complete.
+    """
+    checkpoint, context = place
+    count = len(index)
+
+    def changed(slots: ChangedSlots) -> list[Chunk]:
+        keys = index.frozen_keys(0, count)
+        return [
+            (
+                f"{change_prefix(checkpoint)}.{_ROWS}{start // CHUNK_ROWS}",
+                _ChangedRows(keys, states, slots, start, keys_in_states),
+            )
+            for start in range(0, slots.most, CHUNK_ROWS)
+        ]
+
+    rows = chains.chunks(checkpoint, count, lambda: _whole(index, states, keys_in_states), changed)
+    return [_about(what, context), *rows]
+
+
+def _about(what: str, context: StepContext) -> Chunk:
     about: bytes = msgpack.packb(
         {
             "version": VERSION,
@@ -80,16 +128,17 @@ def frozen_chunks(
             "parallelism": context.parallelism,
         }
     )
-    chunks: list[Chunk] = [(ABOUT, lambda: about)]
+    return ABOUT, lambda: about
+
+
+def _whole(index: FrozenKeys, states: FrozenStates, keys_in_states: int) -> list[Chunk]:
+    """The chunks of all rows."""
     count = len(index)
+    chunks: list[Chunk] = []
     for start in range(0, count, CHUNK_ROWS):
         end = min(count, start + CHUNK_ROWS)
-        chunks.append(
-            (
-                f"{_ROWS}{start // CHUNK_ROWS}",
-                _Rows(index.frozen_keys(start, end), states, (start, end), keys_in_states),
-            )
-        )
+        rows = _Rows(index.frozen_keys(start, end), states, (start, end), keys_in_states)
+        chunks.append((f"{_ROWS}{start // CHUNK_ROWS}", rows))
     return chunks
 
 
@@ -105,17 +154,53 @@ class _Rows:
         self._key_columns = len(keys) + more
 
     def __call__(self) -> list[Buffer]:
-        columns = [*self._keys, *self._states.columns(*self._range)]
-        keys = self._key_columns
-        names = [f"key.{at}" if at < keys else f"#{at - keys}" for at in range(len(columns))]
-        return stream_pieces(pa.Table.from_arrays(columns, names=names))
+        return _bytes([*self._keys, *self._states.columns(*self._range)], self._key_columns)
+
+
+class _ChangedRows:
+    """Makes the bytes of one chunk of what has changed."""
+
+    def __init__(
+        self,
+        keys: Sequence[pa.Array | pa.ChunkedArray],
+        states: FrozenSlotStates,
+        changed: ChangedSlots,
+        start: int,
+        more: int,
+    ) -> None:
+        self._keys = keys
+        self._states = states
+        self._changed = changed
+        self._start = start
+        self._key_columns = len(keys) + more
+
+    def __call__(self) -> list[Buffer]:
+        slots, columns = self._states.of(self._changed.part(self._start, self._start + CHUNK_ROWS))
+        at = int64_array(slots)
+        return _bytes([*(column.take(at) for column in self._keys), *columns], self._key_columns)
+
+
+def _bytes(columns: Sequence[pa.Array | pa.ChunkedArray], keys: int) -> list[Buffer]:
+    """The columns as an Arrow stream; so many of them are keys."""
+    names = [f"key.{at}" if at < keys else f"#{at - keys}" for at in range(len(columns))]
+    return stream_pieces(pa.Table.from_arrays(columns, names=names))
 
 
 def restored_rows(what: str, restored: Sequence[State], context: StepContext) -> Iterator[pa.RecordBatch]:
     """This subtask's keys and states, as they were written; raises CheckpointError where that can't be."""
+    return _restored(what, restored, context, _ROWS)
+
+
+def restored_changes(what: str, restored: Sequence[State], context: StepContext) -> Iterator[pa.RecordBatch]:
+    """The rows that have changed since, oldest first: of keys that are there, or are new."""
+    return _restored(what, restored, context, CHANGED)
+
+
+def _restored(what: str, restored: Sequence[State], context: StepContext, start: str) -> Iterator[pa.RecordBatch]:
     for state in restored:
         moved = _check(what, state, context)
-        for name in (name for name in state if name.startswith(_ROWS)):
+        names = [name for name in state if name.startswith(start)]
+        for name in sorted(names, key=lambda name: name.rpartition(".")[0]):  # checkpoint after checkpoint
             with pa.ipc.open_stream(pa.py_buffer(state[name])) as stream:
                 for batch in stream:
                     own = own_rows(batch, context) if moved else batch
@@ -142,10 +227,10 @@ def _read(what: str, packed: bytes, place: str) -> tuple[int, int]:
         groups = int(about["max_parallelism"]), int(about["parallelism"])
     except (KeyError, ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptCheckpointError(f"{place}: its keyed state can't be read: {error!r}") from error
-    if version != VERSION or function != HASH:
+    if version not in _READ or function != HASH:
         raise CheckpointError(
             f"{place}: its keyed state is of version {version} with keys by {function}; this Penstock reads "
-            f"version {VERSION} with keys by {HASH}"
+            f"versions up to {VERSION} with keys by {HASH}"
         )
     if states != what:
         raise CheckpointError(

@@ -17,14 +17,13 @@ from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.operators.keys import plain
 from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, State, StepContext
+from penstock.stream.increments import Chains, ChangedSlots
 from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.state.columns import values_of
-from penstock.stream.state.increments import Chains, Link
 from penstock.stream.state.stored import (
     ABOUT,
     TIMERS,
     About,
-    ChangedSlots,
     Evolution,
     about,
     changed_pieces,
@@ -132,26 +131,19 @@ class KeyedStore:
         keys = self._index.frozen_keys(0, count)
         frozen = [(each.frozen(count), each.spec.names) for each in self._variables.values()]
         chunks: list[Chunk] = [(ABOUT, lambda: packed)]
-        links = self._chains.kept(count) if checkpoint is not None else []
-        if links and checkpoint is not None:
-            changed = ChangedSlots(self._chains.since(links[-1].checkpoint))
-            fresh = changed_pieces(checkpoint, frozen, keys, changed)
-            chunks += self._linked(links, Link.of(checkpoint, fresh, changed.most))
-        else:
-            whole = [made for number, each in enumerate(frozen) for made in pieces(number, *each, keys)]
-            is_chain = checkpoint is not None and count >= self._chains.least
-            chunks += self._linked([], Link.of(checkpoint or 0, whole)) if is_chain else whole
+
+        def whole() -> list[Chunk]:
+            return [made for number, each in enumerate(frozen) for made in pieces(number, *each, keys)]
+
+        def changed(slots: ChangedSlots) -> list[Chunk]:
+            return changed_pieces(checkpoint or 0, frozen, keys, slots)
+
+        chunks += whole() if checkpoint is None else self._chains.chunks(checkpoint, count, whole, changed)
         return chunks + pieces(len(self._variables), self._timers.frozen(count), (TIME,), keys)
 
     def completed(self, checkpoint: int) -> None:
         """A checkpoint of which a snapshot was taken, or a later one, is complete."""
         self._chains.completed(checkpoint)
-
-    def _linked(self, links: Sequence[Link], fresh: Link) -> list[Chunk]:
-        """The chunks of a chain, of which the last link is new."""
-        chain = [*links, fresh]
-        self._chains.taken(fresh.checkpoint, chain)
-        return [piece for link in chain for piece in link.pieces]
 
     def restore(self, states: Sequence[State], context: StepContext, now: int) -> None:
         """Take this subtask's keys out of the states; raises CheckpointError where that can't be."""

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -30,7 +28,7 @@ from penstock.record.key_groups import HASH
 from penstock.record.layout import int64_array
 from penstock.stream.arrow_pieces import stream_pieces
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
-from penstock.stream.key_index import Slots
+from penstock.stream.increments import CHANGED, ChangedSlots, change_prefix
 from penstock.stream.keyed_state import key_columns, own_rows
 from penstock.stream.state.variables import EXPIRY, FrozenState, FrozenVariable, VariableSpec
 
@@ -39,7 +37,6 @@ TIMERS: Final = "(timers)"
 VERSION: Final = 2
 _READ: Final = (1, 2)
 """In version 1 all state is written with each checkpoint."""
-CHANGED: Final = "changed."
 ABOUT = "about"
 _KEYS: Final = 1 << 20
 """So many keys are in one piece."""
@@ -144,23 +141,6 @@ def pieces(
     ]
 
 
-class ChangedSlots:
-    """The slots that changed between two snapshots; they are put in order by the thread that stores."""
-
-    def __init__(self, noted: Sequence[npt.NDArray[np.int64]]) -> None:
-        self._noted = noted
-        self.most = sum(map(len, noted))
-        """The number of them, or more."""
-        self._slots: Slots | None = None
-
-    def part(self, start: int, end: int) -> Slots:
-        """Those of a range of them, in ascending order."""
-        if self._slots is None:
-            self._slots = np.unique(np.concatenate(self._noted)) if self._noted else np.zeros(0, np.int64)
-            self._noted = ()
-        return self._slots[start:end]
-
-
 class ChangedPiece:
     """Makes the bytes of one piece of what has changed: rows of a variable, or the keys alone."""
 
@@ -198,7 +178,7 @@ def changed_pieces(
     changed: ChangedSlots,
 ) -> list[Chunk]:
     """The chunks of what has changed up to a checkpoint: the keys, and all that the variables have of them."""
-    start = f"{CHANGED}{checkpoint:012d}"
+    start = change_prefix(checkpoint)
     found: list[Chunk] = [
         (f"{start}.keys.{at // _KEYS}", ChangedPiece(keys, changed, at)) for at in range(0, changed.most, _KEYS)
     ]

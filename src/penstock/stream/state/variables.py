@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.record.layout import int64_array
+from penstock.stream.increments import Chains
 from penstock.stream.key_index import Slots
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state.columns import Mask, values_of
 from penstock.stream.state.entries import Entries, FrozenEntries
-from penstock.stream.state.increments import Chains
 from penstock.stream.state.list_rows import FrozenListRows, ListRows
 from penstock.stream.state.slot_rows import FrozenSlotRows, slot_rows
 

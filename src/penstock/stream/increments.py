@@ -12,6 +12,8 @@ Rules
   refers to what all of these have, so that no piece is asked for that went with an older checkpoint.
 - Slots that change are noted once for each snapshot. If that were many of all slots, nothing is noted any more, and
   the next snapshot is whole.
+
+Their makers know what the pieces hold: processors (`state/stored`) and tables of keys and states (`keyed_state`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from penstock.stream.chain import Chunk
 from penstock.stream.key_index import Slots
 from penstock.stream.state_place import zeros
 
+CHANGED: Final = "changed."
 LEAST_SLOTS: Final = 1 << 10
 """The slots of a state that is not written whole each time."""
 MOST_CHANGES: Final = 20
@@ -36,6 +39,11 @@ MOST_SNAPSHOTS: Final = 16
 SHARE: Final = 2
 """The changes of a chain are at most one of so many slots."""
 _ROUNDS: Final = 255
+
+
+def change_prefix(checkpoint: int) -> str:
+    """The beginning of the names of pieces with what had changed up to a checkpoint: in order as text."""
+    return f"{CHANGED}{checkpoint:012d}"
 
 
 class KeptPiece:
@@ -59,6 +67,23 @@ class KeptPiece:
         """It is stored here. The storing thread."""
         if self._place is None:
             self._place = place
+
+
+class ChangedSlots:
+    """The slots that changed between two snapshots; they are put in order by the thread that stores."""
+
+    def __init__(self, noted: Sequence[npt.NDArray[np.int64]]) -> None:
+        self._noted = noted
+        self.most = sum(map(len, noted))
+        """The number of them, or more."""
+        self._slots: Slots | None = None
+
+    def part(self, start: int, end: int) -> Slots:
+        """Those of a range of them, in ascending order."""
+        if self._slots is None:
+            self._slots = np.unique(np.concatenate(self._noted)) if self._noted else np.zeros(0, np.int64)
+            self._noted = ()
+        return self._slots[start:end]
 
 
 @dataclass(slots=True)
@@ -123,6 +148,25 @@ class Chains:
         if checkpoint in self._taken:
             self._complete = checkpoint
             self._taken = {number: chain for number, chain in self._taken.items() if number >= checkpoint}
+
+    def chunks(
+        self,
+        checkpoint: int,
+        count: int,
+        whole: Callable[[], Sequence[Chunk]],
+        changed: Callable[[ChangedSlots], Sequence[Chunk]],
+    ) -> list[Chunk]:
+        """The chunks of a snapshot of `count` slots: `whole` makes those of all, `changed` those of some of them."""
+        links = self.kept(count)
+        if not links and count < self.least:
+            return list(whole())
+        if links:
+            slots = ChangedSlots(self.since(links[-1].checkpoint))
+            chain = [*links, Link.of(checkpoint, changed(slots), slots.most)]
+        else:
+            chain = [Link.of(checkpoint, whole())]
+        self.taken(checkpoint, chain)
+        return [piece for link in chain for piece in link.pieces]
 
     def kept(self, count: int) -> list[Link]:
         """The links that the next snapshot may refer to; none: it is to be whole. `count` is the number of slots."""
