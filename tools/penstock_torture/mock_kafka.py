@@ -7,6 +7,7 @@ them, and by no admin's word; each has four partitions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from penstock.stream.kafka_client import KafkaSettings
 from penstock.stream.kafka_sink import HEADER, MARKERS
 
 PARTITIONS = 4
+_STILL_SECONDS = 10.0
+_READERS = 6
 
 
 @contextmanager
@@ -45,17 +48,32 @@ def put(settings: KafkaSettings, topic: str, values: range, partitions: int = PA
 
 
 def messages(settings: KafkaSettings, topic: str) -> list[Any]:
-    """All messages of a topic that a reader of what is committed sees."""
+    """All messages of a topic that a reader of what is committed sees; AssertionError where none gets to the end.
+
+    The mock cluster leaves a reader without the end of a partition now and then: then another one begins anew.
+    """
+    for _ in range(_READERS):
+        if (found := _read(settings, topic)) is not None:
+            return found
+    raise AssertionError(f"{_READERS} readers of {topic} have waited for {_STILL_SECONDS:.0f} s each")
+
+
+def _read(settings: KafkaSettings, topic: str) -> list[Any] | None:
+    """The messages up to the ends of all partitions; None where nothing comes any more before them."""
     consumer = settings.consumer(**{"enable.partition.eof": True})
     try:
-        numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([kafka.TopicPartition(topic, number, kafka.OFFSET_BEGINNING) for number in numbers])
-        found, left = [], len(numbers)
-        while left:
+        left = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([kafka.TopicPartition(topic, number, kafka.OFFSET_BEGINNING) for number in left])
+        found: list[Any] = []
+        until = time.monotonic() + _STILL_SECONDS
+        while left and time.monotonic() < until:
             for message in consumer.consume(1000, 0.1):
-                left -= message.error() is not None
-                found += [] if message.error() else [message]
-        return found
+                until = time.monotonic() + _STILL_SECONDS
+                if (error := message.error()) is None:
+                    found.append(message)
+                elif error.code() == kafka.KafkaError._PARTITION_EOF:  # noqa: SLF001 - it has no other name
+                    left.discard(message.partition())
+        return None if left else found
     finally:
         consumer.close()
 
