@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The remote service under many applications and many strangers: flat memory, and nothing is left of them."""
+"""The remote service under many applications, many strangers, and one that wants too much: nothing stays."""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 
 import client_scripts
 from effort import THOROUGH
+from penstock import client
 from penstock.connection.handshake import Service
+from penstock.errors import QuotaError
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import read_records
 from penstock.testing.waiting import wait_until
@@ -100,3 +105,48 @@ def test_strangers_cost_nothing(cluster: RemoteCluster) -> None:
         assert "refused a connection from" in process.log.read_text()
     come_and_go(cluster, 1)
     figures.check()
+
+
+SCHEMA = pa.schema([("noise", pa.binary())])
+
+
+def noise(nbytes: int) -> pa.RecordBatch:
+    """Rows of so many bytes that no compression makes fewer."""
+    return pa.record_batch([pa.array([os.urandom(1 << 16) for _ in range(nbytes >> 16)], pa.binary())], schema=SCHEMA)
+
+
+def test_an_application_keeps_no_more_than_its_quota(tmp_path: Path) -> None:
+    """One that wants more hears so, others write on, what it releases is room again; a restart changes nothing."""
+    cluster = RemoteCluster(tmp_path / "remote", 1, ["--quota", "8m"], ["--rejoin", "30s"])
+    connect = functools.partial(client.connect, cluster.manager.address, key=cluster.keys.read_text().strip())
+    try:
+        with connect() as service:
+            with service.write_part(SCHEMA) as writer:
+                writer.write(noise(6 << 20))
+            part = writer.finish()
+            for starts in (2, 3):
+                with (
+                    pytest.raises(QuotaError, match=r"worker \w+ at 127\.0\.0\.1:\d+: .*--quota"),
+                    service.write_part(SCHEMA) as more,
+                ):
+                    more.write(noise(4 << 20))
+                cluster.workers[0].kill()
+                cluster.workers[0].start()
+                wait_until(lambda starts=starts: cluster.times_known() == starts, "the manager to know it again")
+            with connect() as another, another.write_part(SCHEMA) as theirs:
+                theirs.write(noise(6 << 20))
+            assert service.read_parts([part]).read_all().num_rows == 96
+            service.release([part])
+
+            def is_written() -> bool:
+                try:
+                    with service.write_part(SCHEMA) as again:
+                        again.write(noise(6 << 20))
+                except QuotaError:
+                    return False
+                return True
+
+            wait_until(is_written, "what was released to be room", 20.0)
+        wait_until(lambda: not cluster.files(), "the files to be removed")
+    finally:
+        cluster.close()

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.errors import IncompleteDataError, PartitionReleasedError, StaleError
+from penstock.errors import IncompleteDataError, PartitionReleasedError, QuotaError, StaleError
 from penstock.remote.blocks import BLOCK_BYTES, HEAD, BlockHead, charge, is_whole, read_blocks, read_head
-from penstock.remote.merged import BlockFate, MergedDataset, Spot
+from penstock.remote.merged import BlockFate, MergedDataset, Room, Spot
 from penstock.remote.push_credit import MemoryMarks, PushCredit
 from penstock.remote.pushed import DAMAGED, FATES, TAKEN
 from penstock.services.remote.push_queue import PushedBlock, PushQueue
@@ -90,7 +90,7 @@ class ModelWorker:
 
     def __init__(self, cap: int) -> None:
         self.credit = PushCredit(MemoryMarks.of(cap))
-        self.dataset = MergedDataset("job-e0", itertools.count())
+        self.dataset = MergedDataset("job-e0", itertools.count(), Room())
         self.disk = Disk()
         self.wires: dict[int, ModelWire] = {}
         self.writing: deque[tuple[int, ModelWire, BlockHead, Spot, bytes]] = deque()
@@ -209,7 +209,7 @@ def test_memory_is_promised_in_turns_and_marks_stop_it() -> None:
 
 def test_the_first_writer_that_commits_has_the_partition() -> None:
     """Another writer of the same attempt, one that was discarded, and one with missing blocks are refused."""
-    dataset = MergedDataset("job-e0", itertools.count())
+    dataset = MergedDataset("job-e0", itertools.count(), Room())
     for writer in (1, 2, 3):
         dataset.enter(writer, "job-e0.0#0")
         _store(dataset, block(writer, 0, 0))
@@ -233,7 +233,7 @@ def test_the_first_writer_that_commits_has_the_partition() -> None:
 
 def test_a_gap_a_repeat_and_a_full_file_are_told() -> None:
     """Numbers that come out of order are refused, and after a failed write nothing more is taken for the file."""
-    dataset = MergedDataset("job-e0", itertools.count())
+    dataset = MergedDataset("job-e0", itertools.count(), Room())
     dataset.enter(1, "p", {0: 3})
     _store(dataset, block(1, 0, 3))
     assert dataset.offer(_head(block(1, 0, 5)))[0] is BlockFate.GAP
@@ -250,6 +250,33 @@ def test_a_gap_a_repeat_and_a_full_file_are_told() -> None:
     queue.add([block(1, 0, 6)])
     assert [each.number for each in queue.take_full()[0]] == [4, 5, 6]
     assert queue.is_empty
+
+
+def test_an_application_has_no_more_than_its_quota() -> None:
+    """Of all its datasets together; what was dropped makes room, and a worker that starts again counts on."""
+    made = block(1, 0, 0)
+    size = HEAD.size + made.length
+    room = Room(quota=2 * size)
+    paths = itertools.count()
+    first, second = MergedDataset("job-e0", paths, room), MergedDataset("job-e1", paths, room)
+    for dataset in (first, second):
+        dataset.enter(1, "p")
+        _store(dataset, made)
+    assert first.offer(_head(block(1, 0, 1)))[0] is BlockFate.OVER
+    assert first.offer(_head(made))[0] is BlockFate.REPEAT, "what is there needs no room"
+    first.commit(1, "p", {}, {0: 1})
+    again = Room(quota=2 * size)
+    MergedDataset("job-e0", paths, again).restore(1, "p", *first.committed(1))
+    assert again.used == size
+    assert second.discard(1) == [1]
+    assert room.used == size
+    assert first.drop_all() == [0]
+    assert room.used == 0
+    queue = PushQueue(WINDOW)
+    queue.add([made])
+    queue.promised(len(queue.announce()))
+    with pytest.raises(QuotaError, match="--quota"):
+        queue.acknowledged(0, 0, FATES[BlockFate.OVER])
 
 
 @pytest.mark.parametrize("at", [0, 5, 20, HEAD.size - 1, HEAD.size, HEAD.size + 100])

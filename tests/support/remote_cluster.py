@@ -150,6 +150,10 @@ class RemoteCluster:
             "spark.penstock.access.user": USER,
         }
 
+    def times_known(self) -> int:
+        """The number of times that the manager has heard of a worker's start."""
+        return self.manager.log.read_text().count(" is there, at ")
+
     def files(self) -> list[Path]:
         """The merged files of the workers that live."""
         lives = [Path(worker.folder) for worker in self.workers if worker.process is not None]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.observe.user_work import UserWork
 from penstock.remote.blocks import LEAST_CREDIT
-from penstock.remote.merged import MergedDataset
+from penstock.remote.merged import MergedDataset, Room
 from penstock.remote.push_credit import MemoryMarks, PushCredit
 from penstock.remote.store import MergedFiles
 from penstock.remote.wire import BulkFrame, PeerLogic
@@ -70,10 +70,12 @@ class WorkerFigures:
 
 
 class WorkerHoldings:
-    """One worker's."""
+    """One worker's, with so much memory for rows on their way; `quota` is each application's, 0 is none. Bytes."""
 
-    def __init__(self, store: MergedFiles, memory: int) -> None:
+    def __init__(self, store: MergedFiles, memory: int, quota: int = 0) -> None:
         self.store = store
+        self._quota = quota
+        self._rooms: dict[str, Room] = {}
         self.credit = PushCredit(MemoryMarks.of(memory * (_READ_SHARE - 1) // _READ_SHARE))
         self.reading = ReadBudget(memory // _READ_SHARE)
         self.figures = WorkerFigures()
@@ -86,8 +88,11 @@ class WorkerHoldings:
         """A dataset, made where it is not there."""
         found = self.datasets.get((application, name))
         if found is None:
-            found = self.datasets[application, name] = MergedDataset(name, self._paths())
+            found = self.datasets[application, name] = MergedDataset(name, self._paths(), self._room(application))
         return found
+
+    def _room(self, application: str) -> Room:
+        return self._rooms.setdefault(application, Room(self._quota))
 
     def _paths(self) -> Iterator[int]:
         while True:
@@ -106,6 +111,8 @@ class WorkerHoldings:
         dataset = self.datasets.pop((application, name), None)
         if dataset is not None:
             self.store.remove(dataset.drop_all(), application, name)
+            if not any(of == application for of, _ in self.datasets):
+                self._rooms.pop(application, None)
 
     def restore(self) -> str:
         """Have what was committed before; the name of this worker, or nothing if it never had one."""

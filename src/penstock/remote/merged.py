@@ -14,6 +14,8 @@ Rules:
 - A commit names the sums of what was pushed here, by file, and counts the blocks: it is refused while any is missing.
 - Readers get committed blocks only, of the writers that they name, as they lie in the files.
 - A file goes when it holds no writer's blocks any more.
+- The bytes of all files of an application, also of blocks that nobody needs in files that stay, are in its room.
+  A block that would make them more than the quota is refused, and that ends its writer.
 
 Life of a writer here:
 
@@ -67,6 +69,8 @@ class BlockFate(Enum):
     STALE = "stale"
     FULL = "full"
     """The file takes no more here: it is to go on at another worker."""
+    OVER = "over"
+    """The application would have more here than it may."""
 
 
 class Spot(NamedTuple):
@@ -107,6 +111,18 @@ class _Holder:
 
 
 @dataclass(slots=True)
+class Room:
+    """The bytes in the files of one application, and how many these may be; 0 is no quota."""
+
+    quota: int = 0
+    used: int = 0
+
+    def has(self, nbytes: int) -> bool:
+        """Tell whether so many more are within the quota."""
+        return not self.quota or self.used + nbytes <= self.quota
+
+
+@dataclass(slots=True)
 class _Merged:
     path: int
     size: int = 0
@@ -122,10 +138,11 @@ class ReadPlan(NamedTuple):
 
 
 class MergedDataset:
-    """One dataset at one worker; `paths` gives numbers of files on the disk, each once."""
+    """One dataset at one worker, in its application's room; `paths` gives numbers of files on the disk, each once."""
 
-    def __init__(self, name: str, paths: Iterable[int]) -> None:
+    def __init__(self, name: str, paths: Iterable[int], room: Room) -> None:
         self.name = name
+        self._room = room
         self._paths = iter(paths)
         self._holders: dict[int, _Holder] = {}
         self._files: dict[int, _Merged] = {}
@@ -163,6 +180,8 @@ class MergedDataset:
             return BlockFate.FULL, None
         if head.number > blocks.next:
             return BlockFate.GAP, None
+        if not self._room.has(HEAD.size + head.length):
+            return BlockFate.OVER, None
         merged = self._files.get(head.file)
         if merged is None:
             merged = self._files[head.file] = _Merged(next(self._paths))
@@ -170,6 +189,7 @@ class MergedDataset:
         blocks.next += 1
         spot = Spot(merged.path, merged.size, HEAD.size + head.length)
         merged.size += spot.size
+        self._room.used += spot.size
         return BlockFate.STORE, spot
 
     def stored(self, head: BlockHead, spot: Spot) -> bool:
@@ -236,7 +256,9 @@ class MergedDataset:
             holder.files[file] = _Blocks(len(theirs), 0, list(theirs))
             merged = self._files.setdefault(file, _Merged(theirs[0].path))
             merged.writers.add(writer)
-            merged.size = max(merged.size, *(spot.offset + spot.size for spot in theirs))
+            end = max(spot.offset + spot.size for spot in theirs)
+            self._room.used += max(0, end - merged.size)
+            merged.size = max(merged.size, end)
 
     def plan(self, writers: Iterable[int], files: Iterable[int]) -> ReadPlan:
         """Plan the reading of these writers' blocks; PartitionReleasedError for one that holds nothing here."""
@@ -263,6 +285,7 @@ class MergedDataset:
         for writer in self.writers:
             self._holders[writer].life.move(HolderEvent.DISCARD)
         files, self._files = self._files, {}
+        self._room.used -= sum(merged.size for merged in files.values())
         return [merged.path for merged in files.values()]
 
     def discard(self, writer: int) -> list[int]:
@@ -281,6 +304,7 @@ class MergedDataset:
             merged.writers.discard(writer)
             if not merged.writers:
                 empty.append(self._files.pop(file).path)
+                self._room.used -= merged.size
         return empty
 
 

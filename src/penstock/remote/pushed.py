@@ -26,6 +26,7 @@ FATES = {
     BlockFate.GAP: 2,
     BlockFate.STALE: 3,
     BlockFate.FULL: 4,
+    BlockFate.OVER: 6,
 }
 DAMAGED = 5
 

@@ -38,12 +38,16 @@ _BEAT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The options of a worker: its address, its manager, its memory in bytes, how others reach it."""
+    """The options of a worker: its address, its manager, its memory, how others reach it, an application's quota.
+
+    Sizes in bytes; without a quota (0) an application may have all.
+    """
 
     listen: str
     manager: str
     memory: int = 512 << 20
     advertised: str = ""
+    quota: int = 0
 
 
 class RemoteWorker:
@@ -53,7 +57,7 @@ class RemoteWorker:
         self._options = options
         self._access = access
         self.address = ""
-        self.holdings = WorkerHoldings(MergedFiles(store), options.memory)
+        self.holdings = WorkerHoldings(MergedFiles(store), options.memory, options.quota)
         self.name = self.holdings.restore() or self._new_name()
         held = sum(len(dataset.writers) for dataset in self.holdings.datasets.values())
         _LOG.info("worker %s has %d committed writers of %d datasets", self.name, held, len(self.holdings.datasets))

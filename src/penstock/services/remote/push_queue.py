@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from penstock.errors import ProtocolError, StaleError, StorageError
+from penstock.errors import ProtocolError, QuotaError, StaleError, StorageError
 from penstock.remote.blocks import charge
 
-TAKEN, REPEAT, GAP, STALE, FULL, DAMAGED = range(6)
+TAKEN, REPEAT, GAP, STALE, FULL, DAMAGED, OVER = range(7)
 """The fate of a block, as a worker says it."""
 _DAMAGES = 8
 
@@ -92,8 +92,8 @@ class PushQueue:
     def acknowledged(self, file: int, number: int, verdict: int) -> PushedBlock | None:
         """The worker has said what became of a block: the block, if it is stored there.
 
-        StaleError for a writer that is none any more, StorageError for a wire that damages everything, and for a
-        worker that lacks what it had taken.
+        StaleError for a writer that is none any more, QuotaError for an application that may have no more there,
+        StorageError for a wire that damages everything, and for a worker that lacks what it had taken.
         """
         block = self._under_way.pop((file, number), None)
         if block is None:
@@ -105,6 +105,11 @@ class PushQueue:
             return block
         if verdict == STALE:
             raise StaleError("this writer was given up: what it has is stale")
+        if verdict == OVER:
+            raise QuotaError(
+                "the worker lets one application keep no more than its --quota there, and this one has as much:"
+                " release persisted streams, use fewer or smaller exchanges at a time, or ask for a larger quota"
+            )
         if verdict == FULL:
             self._full.add(file)
         else:

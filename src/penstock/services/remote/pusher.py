@@ -24,6 +24,7 @@ from penstock.errors import (
     PartitionError,
     PartitionLostError,
     PenstockError,
+    QuotaError,
     StaleError,
 )
 from penstock.remote import messages as ask
@@ -114,6 +115,8 @@ class WorkerPush:
                     self.sums[file].add(*block.sums)
                     self.ends[file] = max(self.ends.get(file, 0), number + 1)
                     self.stored(self, block)
+        except QuotaError as error:
+            self.failed(QuotaError(f"worker {self.name} at {self.way.address.partition('://')[2]}: {error}"))
         except PenstockError as error:
             self.failed(error)
         self.announce()
