@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from network_parts import certificate, run, wait_until
+from own_address import own_address
 from penstock.connection.certificate import Certificate
 from penstock.connection.certificates import fingerprint_of, new_certificate, server_context
 from penstock.connection.dialing import dial
@@ -427,17 +428,6 @@ class Lines:
     def received(self, count: int) -> list[str]:
         """One answer."""
         return [bytes(self._room[:count]).decode()]
-
-
-def own_address() -> str:
-    """An address of this machine that is not loopback's; empty where there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return ""
-        found = str(probe.getsockname()[0])
-    return "" if is_loopback(found) else found
 
 
 def test_the_driver_decides_once_by_the_hosts_of_its_application() -> None:

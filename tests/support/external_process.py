@@ -53,7 +53,7 @@ class ExternalProcess:
             assert self._process.poll() is None, f"the service ended: {text[-3000:]}"
             line = next((each for each in text.splitlines() if each.startswith("serving ")), "")
             if line:
-                self.port = int(line.split(" at tls://127.0.0.1:")[1].split()[0])
+                self.port = int(line.split(" at tls://")[1].split()[0].rpartition(":")[2])
             return bool(line)
 
         wait_until(listens, "the host service to listen", _START_SECONDS)
