@@ -170,6 +170,8 @@ def test_extremes_of_every_type(name: str) -> None:
     assert run(schema, [], wanted, [[batch.slice(0, 2)], [batch.slice(2)]]) == [
         {"lo": values[1], "hi": values[3], "n": 3}
     ]
+    without_null = [[batch.slice(0, 2)], [batch.slice(3)]]
+    assert run(schema, [], wanted, without_null) == [{"lo": values[1], "hi": values[3], "n": 3}]
 
 
 def test_decimal_sums_are_exact() -> None:

@@ -88,6 +88,21 @@ def test_a_high_rate_wakes_its_task_a_hundred_times_a_second() -> None:
     assert len(found) == pytest.approx(100_000, abs=1_100)
 
 
+def test_portions_may_be_smaller() -> None:
+    """Ten times as many, and as many rows in all."""
+    clock, wall = Clock(), Clock()
+    reader = RateReader(RateSource(10_000, portion=0.001), {0: 0}, clock, wall)
+    found = values(reader.poll(5000))
+    wakes = 0
+    while clock.now < 101:
+        assert reader.wake_at == pytest.approx(clock.now + 0.001)
+        clock.now = reader.wake_at
+        found += values(reader.poll(5000))
+        wakes += 1
+    assert wakes == pytest.approx(1000, abs=5)
+    assert found == list(range(len(found)))
+
+
 def test_what_is_due_beyond_a_step_is_given_without_a_pause() -> None:
     """A portion of a thousand rows, in steps of a hundred: the task is to come again at once until all is given."""
     clock, wall = Clock(), Clock()

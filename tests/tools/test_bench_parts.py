@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,8 @@ import pytest
 from penstock.errors import SettingError
 from penstock.operators.loans import Loan
 from penstock.stream.state_place import StateFiles, state_in
-from penstock_bench import catalogue, large_state, pages, rows
+from penstock.testing import wait_until
+from penstock_bench import catalogue, large_state, pages, ping, row_ways, rows
 from penstock_bench.cases import SmallAndAll
 from penstock_bench.copies import MadeAnew, interval_of, processor_seconds
 from penstock_bench.environment import PeakMemory, environment_pids, private_bytes
@@ -239,3 +241,25 @@ def test_a_large_state_is_filled_stored_and_restored(tmp_path: Path, state: type
         large_state.restore(tmp_path / "at", restored)
     assert restored.keys == 20_000
     assert 0 < figures["changed_mb"] < figures["whole_mb"] / 10
+
+
+def test_a_ping_notes_the_way_of_each_number(tmp_path: Path) -> None:
+    """Numbers are due at the rate that was asked for, and each comes after it was due; none is lost on the way."""
+    with ping.Ping(2_000, tmp_path) as running:
+        wait_until(lambda: (tmp_path / "ping").exists() and len(running.ways()[0]) > 500, "some have come")
+    due, ways = running.ways()
+    assert (np.diff(due) == 500_000).all()
+    assert (ways > 0).all()
+
+
+def test_ways_are_compared_in_the_seconds_that_both_have() -> None:
+    """Rows of the first seconds do not count, and numbers that were due before or after all rows do not either."""
+    second = 10**9
+    due, sent = np.arange(10, 20) * second, np.arange(0, 40) * second
+    ways = np.where(due < 12 * second, 1000.0, 4.0)
+    beside = np.where((sent >= 12 * second) & (sent < 20 * second), 2.0, 500.0)
+    found = row_ways.compared("function", due, ways, sent, beside, 2)
+    assert (found.rows, found.query, found.ping) == (8, (4.0, 4.0, 4.0), (2.0, 2.0, 2.0))
+    assert found.times == (2.0, 2.0, 2.0)
+    with pytest.raises(WrongAnswerError, match="no row has arrived"):
+        row_ways.compared("function", due[:0], ways[:0], sent, beside, 2)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock_bench import __main__ as bench
+from penstock_bench import row_ways
 from sessions import Sessions
 
 pytestmark = pytest.mark.spark
@@ -60,6 +61,18 @@ def test_bench_on_few_rows(sessions: Sessions, capsys: pytest.CaptureFixture[str
         assert len(case["spark"]) == len(case["penstock"]) == 1
         assert case["spark_partitions"] in (2, 4, 8)
     assert report["machine"]["cores"] >= 1
+
+
+@pytest.mark.thorough
+def test_ways_of_rows_beside_a_ping(sessions: Sessions, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second of each query: the function has had each row once, and the window each key of each of its windows."""
+    sessions.stop()
+    queries = ["--query", "function", "--query", "window"]
+    assert row_ways.main(["--seconds", "1", "--rate", "1000", "--json", *queries]) == 0
+    function, window = map(json.loads, capsys.readouterr().out.splitlines())
+    assert function["rows"] == 1000
+    assert window["rows"] >= 10 * row_ways.KEYS
+    assert all(each["ping"][share] > 0 for each in (function, window) for share in ("50", "99", "99.9"))
 
 
 @pytest.mark.thorough

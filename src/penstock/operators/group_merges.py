@@ -50,12 +50,13 @@ def merged_by_group(groups: Groups, columns: Sequence[pa.Array], merges: Sequenc
 
 
 def _merged_numbers(groups: Groups, column: pa.Array, merge: str) -> pa.Array | None:
-    """Sums of 64-bit numbers, least and greatest integers, where no value is null; None for all else.
+    """Sums of 64-bit numbers, least and greatest integers and times, where no value is null; None for all else.
 
     Row after row into an array of the groups takes 2 ns a row however many groups there are. Arrow hashes the codes
-    once more: 11 ns for few groups, 52 ns for 200,000.
+    once more: 11 ns for few groups, 52 ns for 200,000. Of few rows its plan alone takes longer than all other merges.
     """
-    start = _STARTS.get((merge, column.type))
+    is_time = pt.is_timestamp(column.type) or pt.is_time64(column.type) or pt.is_duration(column.type)
+    start = _STARTS.get((merge, pa.int64() if is_time and merge in ("min", "max") else column.type))
     if start is None or column.null_count:
         return None
     ufunc, dtype, first = start

@@ -24,16 +24,23 @@ SCHEMA = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64
 
 _MICROS = 1_000_000
 PORTION_SECONDS = 0.01
-"""Rows that are due are made in portions, so far apart: a step of a task costs more than a thousand rows do."""
+"""Rows that are due are made in portions, so far apart: a step of a task costs more than a thousand rows do.
+
+So a row waits for five milliseconds in the source in the middle; who measures a row's way takes smaller portions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RateSource:
-    """`rows_per_second` over all partitions (0: as fast as it goes), up to `num_rows` in all (None: for ever)."""
+    """`rows_per_second` over all partitions (0: as fast as it goes), up to `num_rows` in all (None: for ever).
+
+    Portions are `portion` seconds apart.
+    """
 
     rows_per_second: float = 1
     partitions: int = 1
     num_rows: int | None = None
+    portion: float = PORTION_SECONDS
 
     def __post_init__(self) -> None:
         if self.rows_per_second < 0:
@@ -103,6 +110,7 @@ class RateReader:
     ) -> None:
         self._rate = float(source.rows_per_second)
         self._step = source.partitions
+        self._portion_seconds = source.portion
         self._end = source.num_rows
         self._given = given
         self._clock = clock
@@ -123,14 +131,14 @@ class RateReader:
         if not self._rate:
             return None
         due = self._began + (self._next()[0] - self._first) / self._rate
-        return due if due <= self._looked else max(due, self._looked + PORTION_SECONDS)
+        return due if due <= self._looked else max(due, self._looked + self._portion_seconds)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         """The next rows of the portion, those of the partition that is furthest behind first."""
         if self.is_ended:
             return None
         pieces = self._portion(max_rows)
-        if not pieces and (now := self._clock()) >= self._looked + PORTION_SECONDS:
+        if not pieces and (now := self._clock()) >= self._looked + self._portion_seconds:
             self._looked = now
             pieces = self._portion(max_rows)
         if not pieces:
