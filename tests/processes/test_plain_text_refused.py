@@ -123,7 +123,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nobody_says_a_word_in_plain_text(listener: PlainListener, way: str, tmp_path: Path) -> None:
-    """Whatever the address says, and whatever is answered: an error, and the listener has heard TLS or nothing."""
+    """For any address and any answer there is an error, and the listener has heard TLS or nothing."""
     with pytest.raises((PenstockError, OSError)):
         WAYS[way](listener, tmp_path)
     assert not [words for words in listener.heard if MAGIC in words or words[:1] not in (b"", b"\x16", b"\x15")]

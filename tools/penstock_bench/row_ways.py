@@ -63,7 +63,7 @@ class Ways:
 
     @property
     def times(self) -> tuple[float, ...]:
-        """How many times the ping's the query's are."""
+        """The query's, in those of the ping."""
         return tuple(one / other for one, other in zip(self.query, self.ping, strict=True))
 
 
