@@ -216,7 +216,7 @@ def test_rows_in_flight_have_a_bound_that_is_known_ahead() -> None:
     ("options", "sentence"),
     [
         ({"persistInFlight": "always", "unaligned": "true"}, "must be one of checkpoint, continuous"),
-        ({"persistInFlight": "continuous"}, "with streaming.unaligned=true only"),
+        ({"persistInFlight": "continuous"}, "with streaming.unaligned=true or streaming.recovery=approximate only"),
         ({"persistInFlight": "continuous", "unaligned": "true", "checkpointInterval": "0s"}, "checkpointInterval"),
     ],
 )

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 import pytest
 
 from penstock.checkpoint import decisions as do
+from penstock.checkpoint.alignment import CAME_IN_THE_MIDDLE, IN_FRONT
 from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
 from penstock.checkpoint.schedule import FAILED_PAUSE
@@ -222,6 +223,21 @@ def test_ten_failures_last_for_half_a_minute(interval: float | None, ended: int)
         coordinator.check()
     assert failures == 11
     assert now - begin >= 30.0
+
+
+def test_tasks_that_read_logs_get_a_barrier_at_once() -> None:
+    """When they are there, and again where they came in the middle of one: that is no failure, nor are its echoes."""
+    coordinator = _coordinator(interval=10.0, hastens=True)
+    coordinator.fell_short("died", 3.0)
+    (first,) = _of(do.Trigger, coordinator.complete_again(4.0))
+    coordinator.asked(7, 4.0)
+    assert coordinator.declined(first.barrier.checkpoint, SINKS[1], IN_FRONT, 4.0) == []
+    decisions = coordinator.declined(first.barrier.checkpoint, SINKS[0], CAME_IN_THE_MIDDLE, 4.0)
+    (second,) = _of(do.Trigger, decisions)
+    assert [each.checkpoint for each in _of(do.GiveUp, decisions)] == [first.barrier.checkpoint]
+    assert _of(do.FailQuery, decisions) == []
+    answers = _of(do.AnswerTrigger, _complete(coordinator, second.barrier.checkpoint, 5.0))
+    assert answers == [do.AnswerTrigger(7, second.barrier.checkpoint)]
 
 
 def test_a_metadata_that_could_not_be_written_is_a_failure() -> None:

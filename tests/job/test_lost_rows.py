@@ -48,7 +48,7 @@ class Task:
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.channels.names())
-        self.counts = RowCounts(self.channels, self.memory)
+        self.counts = RowCounts(self.channels, self.memory, is_kept=True)
 
 
 class Deaths(RuleBasedStateMachine):
@@ -92,10 +92,19 @@ class Deaths(RuleBasedStateMachine):
         if self.consumers[c] is not None:
             return
         incoming = [(0, p, c) for p in range(PRODUCERS)]
-        self.consumers[c] = Task(self._next(1, c), CountedChannels(incoming, []))
+        consumer = self.consumers[c] = Task(self._next(1, c), CountedChannels(incoming, []))
+        self.begun(c, consumer)
         for p in range(PRODUCERS):
             if self.producers[p] is not None:
                 self._attach(p, c)
+
+    @property
+    def goes_on(self) -> bool:
+        """The next attempt of a reader begins with no counts."""
+        return False
+
+    def begun(self, c: int, consumer: Task) -> None:
+        """A consumer is there, and reads nothing yet."""
 
     def _attach(self, p: int, c: int) -> None:
         producer = self.producers[p]
@@ -181,7 +190,8 @@ class Deaths(RuleBasedStateMachine):
         self.consumers[c] = None
         for p in range(PRODUCERS):
             self.wires[p, c].clear()
-        self.account.ended(consumer.attempt, consumer.memory.seen, None, reads=True)
+        seen = consumer.memory.seen
+        self.account.ended(consumer.attempt, seen, None, reads=True, reads_again=self.goes_on)
 
     @rule()
     def settle(self) -> None:
@@ -212,5 +222,61 @@ class Deaths(RuleBasedStateMachine):
         assert self.sent == self.handled + self.lost
 
 
+class DeathsWithLogs(Deaths):
+    """The consumers go on behind their last snapshots: rows since then come again, out of logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshots: list[bytes | None] = [None] * CONSUMERS
+        self.since = [0] * CONSUMERS
+        """Rows that each consumer has handled since its snapshot."""
+
+    @property
+    def goes_on(self) -> bool:
+        """The next attempt of a reader goes on with its counts."""
+        return True
+
+    @rule(c=SUBTASKS)
+    def take_snapshot(self, c: int) -> None:
+        """A consumer takes a snapshot, and its next attempt begins with that."""
+        consumer = self.consumers[c]
+        if consumer is not None:
+            self.snapshots[c], self.since[c] = consumer.counts.snapshot(), 0
+
+    def begun(self, c: int, consumer: Task) -> None:
+        """A consumer goes on with the counts of its snapshot."""
+        if (snapshot := self.snapshots[c]) is not None:
+            consumer.counts.restore(snapshot)
+
+    def _attach(self, p: int, c: int) -> None:
+        producer, consumer = self.producers[p], self.consumers[c]
+        assert producer is not None
+        assert consumer is not None
+        attempt, position = consumer.counts.positions()[p]
+        left = producer.sent[c] - (position if attempt == producer.attempt.attempt else 0)
+        self.wires[p, c].append(ProducerIs(producer.attempt.attempt))
+        if left:
+            self.wires[p, c].append(left)
+        producer.queued[c].clear()
+        producer.had_reader[c] = True
+
+    @rule(p=SUBTASKS, c=SUBTASKS, handled=st.booleans())
+    def receive(self, p: int, c: int, *, handled: bool = True) -> None:
+        """As ever; what is handled may have to be handled again."""
+        before = self.handled
+        super().receive(p, c, handled=handled)
+        self.since[c] += max(0, self.handled - before)
+
+    @rule(c=SUBTASKS)
+    def kill_consumer(self, c: int) -> None:
+        """A consumer dies, and what it has handled since its snapshot is to be handled again."""
+        if self.consumers[c] is not None:
+            self.handled -= self.since[c]
+            self.since[c] = 0
+        super().kill_consumer(c)
+
+
 Deaths.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 TestDeaths = Deaths.TestCase
+DeathsWithLogs.TestCase.settings = Deaths.TestCase.settings
+TestDeathsWithLogs = DeathsWithLogs.TestCase

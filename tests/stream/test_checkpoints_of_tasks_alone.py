@@ -63,11 +63,14 @@ class World:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
+        self.reads_again = chance.random() < 0.5
+        """True if tasks that begin anew read logs, up to the next barrier of each channel."""
         options = CheckpointOptions(
             alignment=Alignment.AT_LEAST_ONCE,
             max_concurrent=chance.choice((1, 2)),
             tolerable_failures=0,
             retained=2,
+            hastens=self.reads_again,
         )
         self.coordinator = CheckpointCoordinator(options, lambda _: [(0, 0), (0, 1)])
         self.attempts = dict.fromkeys(PLACES, 0)
@@ -87,7 +90,7 @@ class World:
         width = STAGES[stage + 1] if stage + 1 < len(STAGES) else 0
         channels = STAGES[stage - 1] if stage else 0
         behind = self.coordinator.latest_begun
-        conversation = Conversation(channels, counted_after=behind)
+        conversation = Conversation(channels, counted_after=behind, reads_again=self.reads_again)
         outputs = [ReattachableSubpartition(number, Parent()) for number in range(width)]
         self.tasks[place] = Task(place, self.attempts[place], behind, conversation, outputs, [None] * channels)
 
@@ -179,7 +182,7 @@ class World:
             elif isinstance(decision, Decline):
                 number = decision.checkpoint
                 self.emit(task, encode_event(TaskEvent(encode(CancelCheckpointMarker(number)))))
-                self.decline(task, number)
+                self.decline(task, number, decision.cause)
 
     def acknowledge(self, task: Task, barrier: CheckpointBarrier) -> None:
         """Its snapshot is stored; the word of that is under way."""
@@ -187,9 +190,9 @@ class World:
         assert number > task.behind, "a part of a checkpoint from before this attempt would be written once more"
         task.answers.append(lambda: self.coordinator.acknowledged(number, task.place, number, 0.0))
 
-    def decline(self, task: Task, number: int) -> None:
+    def decline(self, task: Task, number: int, cause: str) -> None:
         """It takes no snapshot; the word of that is under way."""
-        task.answers.append(lambda: self.coordinator.declined(number, task.place, "no", 0.0))
+        task.answers.append(lambda: self.coordinator.declined(number, task.place, cause, 0.0))
 
     def emit(self, task: Task, payload: bytes) -> None:
         """An event for all of its readers."""
@@ -242,7 +245,10 @@ def settle(world: World) -> None:
 @settings(max_examples=examples(60))
 @given(st.integers(0, 1 << 48), st.integers(1, 4))
 def test_checkpoints_go_on_after_any_deaths(seed: int, deaths: int) -> None:
-    """When no more tasks die, a checkpoint that somebody wants is complete; none was declined meanwhile."""
+    """When no more tasks die, a checkpoint that somebody wants is complete; none failed meanwhile.
+
+    Where tasks read logs they decline those in whose middle they have come, and the next one follows.
+    """
     world = World(random.Random(seed))
     run(world, 300, deaths)
     settle(world)

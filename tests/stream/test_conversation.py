@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.alignment import Decline, Resume, Snapshot
+from penstock.checkpoint.alignment import CAME_IN_THE_MIDDLE, Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.errors import ProtocolError
 from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
-from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event, TaskEvent
+from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event, Reattached, TaskEvent
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 
 END = EndOfPartition(0, 0, 0)
@@ -101,6 +101,17 @@ def test_a_checkpoint_is_given_up_by_a_marker_or_by_the_coordinator() -> None:
     assert kinds(core.event_came(1, marker(1), 0.0)) == [Decline, Resume]
     core.event_came(0, barrier(2), 0.0)
     assert kinds(core.action_came(CheckpointGivenUp(2), 0.0)) == [Decline, Resume]
+
+
+def test_a_reader_of_logs_declines_the_checkpoint_in_whose_middle_it_came() -> None:
+    """Its place among the rows is not known; of later ones all barriers count, and one from before it is over."""
+    core = Conversation(2, counted_after=4, reads_again=True)
+    middle = encode(CheckpointBarrier(5, 0.0))
+    assert core.event_came(0, Reattached(encode(CheckpointBarrier(4, 0.0))), 0.0) == []
+    assert core.event_came(1, Reattached(middle), 0.0) == [Decline(5, CAME_IN_THE_MIDDLE)]
+    assert core.event_came(0, barrier(5), 0.0) == []
+    assert core.event_came(0, barrier(6), 0.0) == []
+    assert kinds(core.event_came(1, barrier(6), 0.0)) == [Snapshot]
 
 
 def test_what_can_not_be_is_refused() -> None:

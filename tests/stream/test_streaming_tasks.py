@@ -177,6 +177,26 @@ def test_at_least_once_loses_nothing(tmp_path: Path) -> None:
     assert {row["value"] for row in rows_in(tmp_path)} == set(range(ROWS))
 
 
+def test_logs_for_readers_are_in_no_checkpoint_and_go_with_it(tmp_path: Path) -> None:
+    """All tasks begin anew from snapshots without rows; a file goes as soon as a later checkpoint is complete."""
+    query = LocalQuery(
+        through(tmp_path, ROWS, PER_SECOND), location(tmp_path), consistency=AT_LEAST_ONCE, for_readers=True
+    )
+    most = 0
+    with query:
+        query.start()
+        for number in range(3):
+            query.run(time.monotonic() + 0.1)
+            most = max(most, len(list(Path(location(tmp_path)).glob("logs-*/*"))))
+            query.kill((1, number % 2))
+        query.run_through()
+        assert not [name for name in query.chunks() if name.startswith("channel/")]
+    assert query.failures
+    assert {row["value"] for row in rows_in(tmp_path)} == set(range(ROWS))
+    assert 0 < most < 20
+    assert not list(Path(location(tmp_path)).glob("logs-*/*"))
+
+
 def test_a_query_that_is_told_to_stop_ends_well(tmp_path: Path) -> None:
     """Sources without an end stop, and what they gave is published: each row once, and none after a gap."""
     with LocalQuery(through(tmp_path, None, per_second=5000), location(tmp_path)) as query:

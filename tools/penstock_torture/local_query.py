@@ -105,6 +105,8 @@ class LocalQuery:
     recover_without_in_flight: bool = False
     rescale_by_function: bool = False
     continuous: bool = False
+    for_readers: bool = False
+    """True if rows are logged for tasks that begin anew alone; here all of them do."""
     ends_fenced: bool = False
     """True if it ends, as with a real driver, when another one has taken the location over."""
     available_now: bool = False
@@ -186,7 +188,7 @@ class LocalQuery:
                 saved,
                 (self._uid(vertex.id), vertex.parallelism),
                 widths,
-                takes_all=self.continuous or saved.is_logged,
+                takes_all=self._has_logs or saved.is_logged,
             )
             streaming = StreamTaskPlan(
                 self.location,
@@ -199,6 +201,7 @@ class LocalQuery:
                 recover_without_in_flight=self.recover_without_in_flight,
                 rescale_by_function=self.rescale_by_function,
                 logs_in_flight=self.continuous,
+                logs_for_readers=self.for_readers,
                 behind=self._coordinator.latest_begun,
                 available_now=self.available_now,
             )
@@ -217,6 +220,10 @@ class LocalQuery:
                 raise CheckpointError("no checkpoint is kept before a damaged one") from self.failures[-1]
             self._carry_out(self._coordinator.damaged(damaged.checkpoint))
         return self._kept[0] if self._kept else SavedParts(0, {})
+
+    @property
+    def _has_logs(self) -> bool:
+        return self.continuous or self.for_readers
 
     @property
     def _widths(self) -> dict[str, int]:
@@ -301,7 +308,7 @@ class LocalQuery:
             if self._available.interrupted():
                 self._is_stopping = False
                 coordinator.going_on()
-            if self._storage is not None and self.continuous:
+            if self._storage is not None and self._has_logs:
                 with suppress(OSError, CheckpointError):
                     self._storage.discard_logs(coordinator.skip())
             self.start()
@@ -360,7 +367,7 @@ class LocalQuery:
         parts = {self._part(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
         finished = frozenset(self._part(task) for task in decision.finished)
         try:
-            if self.continuous:
+            if self._has_logs:
                 parts = cut(parts, self._newest)
             packed = {name: pack_part(part) for name, part in parts.items()}
             is_logged = any(part.positions for part in parts.values())

@@ -44,6 +44,12 @@ class Snapshot:
     aligned_since: float
 
 
+IN_FRONT = "a task in front of this one took no snapshot"
+"""Why a checkpoint is declined that another task has declined, and said so itself."""
+CAME_IN_THE_MIDDLE = "its reader came in its middle, and reads up to the next one out of logs"
+"""Why a checkpoint is declined that is no failure: the next one may follow at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decline:
     """This task takes no snapshot for the checkpoint: decline it, and pass a marker on."""
@@ -96,10 +102,10 @@ class AlignedBarriers:
         if self._is_over(checkpoint):
             return []
         if checkpoint == self._current:
-            return self._give_up("a task in front of this one took no snapshot")
+            return self._give_up(IN_FRONT)
         actions = self._give_up("a newer checkpoint was cancelled")
         self._current = checkpoint
-        return [*actions, Decline(checkpoint, "a task in front of this one took no snapshot")]
+        return [*actions, Decline(checkpoint, IN_FRONT)]
 
     def channel_ended(self, channel: int) -> list[Action]:
         """The last event of a channel came."""

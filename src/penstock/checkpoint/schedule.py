@@ -49,6 +49,10 @@ class Schedule:
         """The query runs, or a checkpoint was triggered: the next one is due an interval later."""
         self._due = None if self._interval is None or self._is_stopping else now + self._interval
 
+    def hasten(self, now: float) -> None:
+        """The next one is due now: tasks wait for its barriers."""
+        self._due = None if self._interval is None or self._is_stopping else now
+
     def suspend(self) -> None:
         """Nothing runs: none is due before `begun`."""
         self._due = None

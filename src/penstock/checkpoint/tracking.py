@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.checkpoint.alignment import NO_CHECKPOINT, Action, Decline, Snapshot
+from penstock.checkpoint.alignment import IN_FRONT, NO_CHECKPOINT, Action, Decline, Snapshot
 from penstock.checkpoint.barriers import CheckpointBarrier
 from penstock.errors import ProtocolError
 
@@ -56,7 +56,7 @@ class CountedBarriers:
             known.append(checkpoint)
         for pending in known:
             self._pending.pop(pending, None)
-        return [Decline(pending, "a task in front of this one took no snapshot") for pending in known]
+        return [Decline(pending, IN_FRONT) for pending in known]
 
     def channel_anew(self, channel: int) -> list[Action]:
         """Another attempt of a channel's producer follows: checkpoints that the one before took part in are over."""

@@ -32,7 +32,7 @@ class StreamingOptions:
     `interval` None: checkpoints only when somebody asks, and one at the end. `tolerable_failures` is how many
     checkpoints may fail one after the other; `max_parallelism` the number of key groups. With `unaligned` barriers
     overtake rows, once a checkpoint has been aligned for `aligned_timeout`, and `persist_in_flight` says when these
-    rows are written (AT_CHECKPOINT or CONTINUOUS); `recover_without_in_flight` drops the
+    rows are written (AT_CHECKPOINT or CONTINUOUS), as it does with APPROXIMATE; `recover_without_in_flight` drops the
     rows in flight of the checkpoint that the query begins with; `rescale_by_function` lets a user's function deal
     them out to another number of tasks. At a location without checkpoints the query begins with `savepoint`. With
     `available_now` it stops by itself when its sources have given what was there at their beginning. `recovery` is
@@ -66,6 +66,16 @@ class StreamingOptions:
         return self.recovery == APPROXIMATE
 
     @property
+    def logs_for_readers(self) -> bool:
+        """True if rows are logged as they are given out, so that a task which begins anew alone reads them again."""
+        return self.restarts_alone and self.persist_in_flight == CONTINUOUS
+
+    @property
+    def has_logs(self) -> bool:
+        """True if tasks write logs, whatever for."""
+        return self.logs_in_flight or self.logs_for_readers
+
+    @property
     def logs_in_flight(self) -> bool:
         """True if rows in flight are logged as they are given out."""
         return self.unaligned and self.persist_in_flight == CONTINUOUS
@@ -80,7 +90,8 @@ class StreamDeployment:
     changed. `is_finished`: it had handled all of its data in that checkpoint. `widths` are the stages' numbers of
     tasks in it, by uid; where they have changed, or rows are logged, `restored` also holds the parts of the stages in
     front, for their rows in flight. `drops_in_flight`: those are lost, as somebody chose. `behind` is the newest
-    checkpoint that was begun before this attempt.
+    checkpoint that was begun before this attempt. `goes_on`: tasks that run have taken part in the checkpoint, so its
+    positions are those of their rows.
     """
 
     owner: str
@@ -89,15 +100,17 @@ class StreamDeployment:
     widths: tuple[tuple[str, int], ...] = ()
     drops_in_flight: bool = False
     behind: int = 0
+    goes_on: bool = False
 
     def to_wire(self) -> Wire:
         """Plain tuple for a control message."""
-        return (self.owner, self.is_finished, self.restored, self.widths, self.drops_in_flight, self.behind)
+        first = (self.owner, self.is_finished, self.restored, self.widths)
+        return (*first, self.drops_in_flight, self.behind, self.goes_on)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> StreamDeployment:
         """Inverse of `to_wire`."""
-        owner, is_finished, restored, widths, drops, behind = wire
+        owner, is_finished, restored, widths, drops, behind, goes_on = wire
         parts = tuple((str(name), bytes(handle)) for name, handle in restored)  # type: ignore[attr-defined]
         counts = tuple((str(uid), int(count)) for uid, count in widths)  # type: ignore[attr-defined]
         return cls(
@@ -107,6 +120,7 @@ class StreamDeployment:
             counts,
             bool(drops),
             int(behind),  # type: ignore[call-overload]
+            bool(goes_on),
         )
 
 

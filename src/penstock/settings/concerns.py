@@ -218,7 +218,8 @@ class StreamingSettings:
     drops the rows in flight of the checkpoint that a query begins with: they are lost. `rescale_by_function` lets the
     function of `partitionCustom` deal out rows in flight to another number of tasks, instead of an error.
     `persist_in_flight` says when rows in flight are written: `checkpoint`, while a checkpoint is taken, or
-    `continuous`, each row as it is given to its exchange.
+    `continuous`, each row as it is given to its exchange. With `approximate` recovery and `continuous` a task that
+    failed reads its rows again out of these logs, and loses none that was given to it.
 
     `state_store` says where tasks keep their state: in `memory`, or in `files` of the local disk that are mapped into
     it, for state larger than memory.

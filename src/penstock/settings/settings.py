@@ -313,9 +313,9 @@ def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str
             f"must be one of {', '.join(ways)}",
         ),
         (
-            streaming.unaligned or streaming.persist_in_flight == "checkpoint",
+            streaming.unaligned or streaming.recovery == "approximate" or streaming.persist_in_flight == "checkpoint",
             "streaming.persistInFlight",
-            "may be continuous with streaming.unaligned=true only: aligned checkpoints have no rows in flight",
+            "may be continuous with streaming.unaligned=true or streaming.recovery=approximate only: they use logs",
         ),
         (
             streaming.checkpoint_interval > 0 or streaming.persist_in_flight == "checkpoint",

@@ -45,4 +45,6 @@ def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> Stream
         logs_in_flight=streaming.logs_in_flight,
         behind=told.behind,
         available_now=streaming.available_now,
+        logs_for_readers=streaming.logs_for_readers,
+        goes_on=told.goes_on,
     )

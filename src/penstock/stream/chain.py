@@ -33,6 +33,9 @@ SOURCE = "source"
 """The name that a source's chunks go by: it is no step."""
 EVENT_TIME = "event_time"
 """The name that a task's own watermark goes by: it is no step's."""
+ROW_COUNTS = "row_counts"
+"""The name that the counts of a task's channels go by: they are no step's."""
+OWN = (SOURCE, EVENT_TIME, ROW_COUNTS)
 State = Mapping[str, bytes]
 """The chunks of one subtask's step, by name, as they were stored."""
 
@@ -196,11 +199,11 @@ class Chain:
         return found
 
     def _refuse_unknown(self, names: Iterable[str]) -> None:
-        known = {SOURCE, EVENT_TIME, *(identity for identity, _ in self._steps)}
+        known = {*OWN, *(identity for identity, _ in self._steps)}
         for owner in sorted({name.partition("/")[0] for name in names} - known):
             raise CheckpointError(
                 f"{self._place}: the checkpoint to go on from holds state of {owner!r}, and no operator of that name"
-                f" is here ({', '.join(sorted(known - {SOURCE, EVENT_TIME})) or 'there is none'}): bring it back, or"
+                f" is here ({', '.join(sorted(known - {*OWN})) or 'there is none'}): bring it back, or"
                 " start at a new checkpointLocation"
             )
 

@@ -20,10 +20,10 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from penstock.checkpoint.alignment import CAME_IN_THE_MIDDLE, Decline, Resume, Snapshot
 from penstock.checkpoint.alignment import Action as Barriers
-from penstock.checkpoint.alignment import Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, decode
 from penstock.checkpoint.tracking import CountedBarriers
 from penstock.checkpoint.unaligned import UnalignedBarriers
@@ -75,12 +75,15 @@ class Conversation:
         with_checkpoints: bool = True,
         settles_all: bool = False,
         available_now: bool = False,
+        reads_again: bool = False,
     ) -> None:
         """`settles_all`: any snapshot may hold rows in flight, not just one whose barrier overtakes them.
 
         `counted_after`: at least once, with the barriers of checkpoints after this one; None: exactly once.
         `available_now`: the source's end is the end of what is read in this run, and not that of the data.
+        `reads_again`: rows of before this task came are read out of logs, up to the next barrier of each channel.
         """
+        self._reads_again = reads_again
         self._settles_all = settles_all
         self._waits_for_stop = available_now
         self._has_caught_up = False
@@ -177,6 +180,10 @@ class Conversation:
         decisions = self._noted(self._barriers.channel_anew(channel))
         if isinstance(event, Reattached) and event.payload:
             barrier = _barrier(event.payload, f"channel {channel} began in the middle")
+            if self._reads_again:
+                # Its place among the rows is not known, so it waits for a later one, which would wait for it.
+                over = self._barriers.marker_came(barrier.checkpoint)
+                return decisions + self._noted(replace(each, cause=CAME_IN_THE_MIDDLE) for each in over)
             decisions += self._noted(self._barriers.barrier_came(channel, barrier, now))
         return decisions
 

@@ -21,8 +21,9 @@ from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.channel_state import FORMER, ChannelKey
 from penstock.checkpoint.unaligned import ALWAYS, NO_MARK, RowsInFlight
 from penstock.shuffle import InputGate, Received
-from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, ProducerIs
+from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, ProducerIs, Reattached
 from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
+from penstock.stream.input_again import InputAgain
 from penstock.stream.row_counts import RowCounts, Uncounted
 
 
@@ -37,6 +38,7 @@ class StreamInputs:
         counts: RowCounts | None = None,
     ) -> None:
         self._counts = counts or Uncounted()
+        self._again: InputAgain | None = None
         self._gates = tuple(gates)
         self._firsts: list[int] = []
         self._keys: list[ChannelKey] = []
@@ -61,6 +63,22 @@ class StreamInputs:
     def channels(self) -> int:
         """The number of channels of all gates."""
         return self._channels
+
+    def read_again(self, again: InputAgain) -> None:
+        """Put rows out of producers' logs in front of those that come; ahead of the first look at a gate."""
+        self._again = again
+        self._taken[: self._channels] = again.positions
+
+    @property
+    def reads_again(self) -> bool:
+        """True while rows are read out of logs: they may be there at any moment."""
+        return self._again is not None and not self._again.is_over
+
+    def keep_up(self) -> None:
+        """While rows are read out of logs, take what comes out of the gates: no producer is to wait for that."""
+        if self._again is not None and not self._again.is_over:
+            while self._again.has_room and self._poll_gates():
+                pass
 
     def restore(self, rows: Mapping[ChannelKey, Sequence[InFlight]]) -> set[ChannelKey]:
         """Begin with these, those of former producers first; returns the channels that are here."""
@@ -110,6 +128,8 @@ class StreamInputs:
         self._in_flight.take()
         if isinstance(waiting.event, ProducerIs):
             self._counts.producer_is(waiting.channel, waiting.event.attempt)
+            if self._again is not None and self._again.is_another(waiting.channel, waiting.event):
+                self._taken[waiting.channel] = 0
         return waiting.channel, waiting.event
 
     def take_ahead(self) -> tuple[int, Event] | None:
@@ -165,6 +185,31 @@ class StreamInputs:
 
     def _poll(self) -> bool:
         """The next thing of any gate; False where there is none, or it goes ahead of all rows."""
+        if self._again is None:
+            return self._poll_gates()
+        if self._again.is_over:
+            self._poll_gates()
+        else:
+            self.keep_up()
+        return self._take_again(self._again)
+
+    def _take_again(self, again: InputAgain) -> bool:
+        """The next thing that stands in no log, or was read out of one."""
+        for channel, rows in again.missing():
+            self._taken[channel] += rows
+            self._counts.missed(channel, rows)
+        found = again.take()
+        if found is None:
+            return False
+        channel, item = found
+        if isinstance(item, pa.RecordBatch):
+            self._rows_came(channel, item)
+        else:
+            self._event_came(channel, item)
+        return True
+
+    def _poll_gates(self) -> bool:
+        """As `_poll`, of what the gates have."""
         for _ in self._gates:
             at = self._turn % len(self._gates)
             self._turn = at + 1
@@ -179,13 +224,23 @@ class StreamInputs:
         if isinstance(event, EpochAhead):
             self._ahead.append((channel, event))
             return False
-        if received.batch is not None:
-            self._counts.came(channel, received.batch.num_rows)
-            self._in_flight.rows_came(channel, received.batch)
+        if self._again is not None:
+            if isinstance(event, Reattached):
+                self._ahead.append((channel, event))
+            self._again.came(channel, received)
+        elif received.batch is not None:
+            self._rows_came(channel, received.batch)
         elif event is not None:
-            self._counts.event_came(channel, event)
-            self._in_flight.event_came(channel, event, _mark(event))
+            self._event_came(channel, event)
         return True
+
+    def _rows_came(self, channel: int, rows: pa.RecordBatch) -> None:
+        self._counts.came(channel, rows.num_rows)
+        self._in_flight.rows_came(channel, rows)
+
+    def _event_came(self, channel: int, event: Event) -> None:
+        self._counts.event_came(channel, event)
+        self._in_flight.event_came(channel, event, _mark(event))
 
 
 def _mark(event: Event) -> int:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work of the thread of a log of rows: it gathers them by channel, writes pieces, and ends files.
 
-A file is ended at each snapshot, as a file of an object store is there when it is ended, and when it is large. A file
-that can't be written is lost with its rows: the next snapshot gets the reason, and later rows go to a new file.
+A file is ended at each snapshot, as a file of an object store is there when it is ended, and when it is large. At its
+end stands the list of its pieces (`checkpoint.log_index`). A file that can't be written is lost with its rows: the
+next snapshot gets the reason, and later rows go to a new file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.checkpoint import log_index
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.log_files import LogName
 from penstock.checkpoint.metadata import Chunk
@@ -149,6 +151,7 @@ class LogWriter:
     def _end_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
+            file.write(log_index.packed(self._open_pieces))
             file.close()
             self._pieces += self._open_pieces
             self._ended += len(self._open_pieces)

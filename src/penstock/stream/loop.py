@@ -27,7 +27,7 @@ from penstock.shuffle.actions import CheckpointGivenUp
 from penstock.shuffle.events import EndOfData, Event, TaskEvent
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, WRITING
 from penstock.shuffle.streaming import Mailbox
-from penstock.stream.chain import Chain, Chunk
+from penstock.stream.chain import ROW_COUNTS, Chain, Chunk
 from penstock.stream.conversation import (
     Commit,
     Conversation,
@@ -51,8 +51,11 @@ from penstock.stream.storing import SnapshotStore, TakenSnapshot
 REPORT_SECONDS = 0.5
 PUBLISH_SECONDS = 1.0
 ASK_SECONDS = 0.001
-"""A source that had nothing, and does not say when it will, is asked again after so long; so is a full log."""
+"""A source that had nothing, and does not say when it will, is asked again after so long; so is a full log, and one
+that is read."""
 SOURCE_STATE = SOURCE_POSITION
+ROWS_STATE = f"{ROW_COUNTS}/channels"
+"""The chunk of the counts of a task's channels, where it may begin anew alone with producers' logs."""
 _COUNTS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "checkpoints")
 
 _Due = Decision | CheckpointBarrier | EndOfData
@@ -194,7 +197,7 @@ class StreamLoop:
         if self._source is not None and self._is_reading(self._source):
             wake = self._source.wake_at
             moments.append(wake if wake is not None and wake > now else now + ASK_SECONDS)
-        if not self._persisting.has_room:
+        if not self._persisting.has_room or self._inputs.reads_again:
             moments.append(now + ASK_SECONDS)
         return max(0.0, min(moments) - now)
 
@@ -215,6 +218,7 @@ class StreamLoop:
             if isinstance(action, CheckpointGivenUp):
                 self._give_up(action.checkpoint)
             self._decided(self._conversation.action_came(action, self._clock()))
+        self._inputs.keep_up()
         moved |= self._look_ahead()
         moved |= self._drain()
         moved |= self._pass_on()
@@ -409,6 +413,8 @@ class StreamLoop:
             self._positions.take(barrier.checkpoint, position)
             chunks.append((SOURCE_STATE, lambda: position))
         chunks += self._event_time.snapshot()
+        if (counts := self._row_counts.snapshot()) is not None:
+            chunks.append((ROWS_STATE, lambda: counts))
         chunks += self._chain.snapshot(barrier.checkpoint)
         self._row_counts.snapshot_taken(barrier.checkpoint)
         self._pass_barrier(barrier)

@@ -77,6 +77,7 @@ class StreamOutput:
             split = list(self._partitioner.split(batch))
             for number, rows in split:
                 self._given(number, rows.num_rows)
+                self._log_for_readers(number, rows)
             self._pending.extend(split)
             return
         if self.channels is None or not self.allows_overtaking:
@@ -85,6 +86,12 @@ class StreamOutput:
         for number, rows in self._partitioner.split(batch):
             self._pending.append((number, rows))
             self._persisting.dealt_out(self.channels.key(number), rows)
+
+    def _log_for_readers(self, number: int, rows: pa.RecordBatch) -> None:
+        """Log rows for readers that may begin anew alone: each channel's, also of rows that go to all."""
+        if self.channels is not None:
+            for consumer in range(self._partitioner.subpartitions) if number < 0 else (number,):
+                self._persisting.dealt_out(self.channels.key(consumer), rows)
 
     def restore(self, rows: Mapping[ChannelKey, Sequence[InFlight]]) -> set[ChannelKey]:
         """Begin with these; returns the channels that are here."""

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ways in which rows in flight get into a task's snapshots: written then, or logged as they are given out.
+"""The ways in which rows in flight get into a task's snapshots: written then, or logged as they are given out.
 
 `AtCheckpoint` writes what a barrier has overtaken, and what waits in the inputs. `Continuous` has a log to which all
 rows of the outputs go; its snapshots hold positions, and what no log has: rows that were restored and not read yet,
-and those of producers that had finished (see `checkpoint.logged_rows`).
+and those of producers that had finished (see `checkpoint.logged_rows`). `ForReaders` has such a log too, and no row
+in a snapshot: a reader that begins anew alone finds its rows in the log's files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -104,3 +106,20 @@ class Continuous:
     def close(self) -> None:
         """End the log."""
         self._log.close()
+
+
+class ForReaders(Continuous):
+    """Rows are written as they are given out, for readers that begin anew alone; barriers overtake none of them."""
+
+    settles_all = False
+
+    def __init__(self, log: RowLog) -> None:
+        super().__init__(log, logs_inputs=True)
+
+    def incoming(self, captured: Sequence[SavedChannel]) -> Sequence[SavedChannel]:
+        """None: a snapshot holds no rows."""
+        return []
+
+    def cut(self, checkpoint: int, taken: Mapping[str, int]) -> LogCut:
+        """The positions of the inputs; the snapshot is not stored before the log's file is ended."""
+        return replace(super().cut(checkpoint, taken), positions=taken, has_pieces=False)

@@ -16,11 +16,13 @@ many there were. Only for queries whose tasks begin anew alone.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from penstock.checkpoint.errors import CorruptCheckpointError
 from penstock.shuffle.events import EpochEnd, Event, ProducerIs, Reattached
 
 SNAPSHOTS: Final = 4
@@ -61,7 +63,9 @@ class CountedChannels:
 class RowCounts:
     """The counts of one task."""
 
-    def __init__(self, channels: CountedChannels, numbers: Numbers) -> None:
+    def __init__(self, channels: CountedChannels, numbers: Numbers, *, is_kept: bool = False) -> None:
+        """`is_kept`: snapshots hold the counts of the channels."""
+        self._is_kept = is_kept
         self._numbers = numbers
         self._values = numbers.values
         self._incoming = len(channels.incoming)
@@ -109,10 +113,40 @@ class RowCounts:
         """All rows of the attempt before were taken: the next are this one's."""
         at = channel * len(_IN)
         values = self._values
+        if values[at + _ATTEMPT] == attempt:
+            return  # this task goes on where the one before it was
         values[at + _FORMER] += values[at + _HANDLED]
         values[at + _ATTEMPT], values[at + _HANDLED], values[at + _BASE] = attempt, 0, UNKNOWN
         self._is_midway[channel] = False
         self._numbers.commit()
+
+    def missed(self, channel: int, rows: int) -> None:
+        """Rows of a channel were to be read out of a log, and are in none."""
+        at = channel * len(_IN) + _BASE
+        self._values[at] = max(self._values[at], 0) + rows
+        self._numbers.commit()
+
+    def snapshot(self) -> bytes | None:
+        """The counts of the channels, for the task that goes on from here alone; None where none can."""
+        if not self._is_kept:
+            return None
+        return struct.pack(f"<{self._incoming * len(_IN)}q", *self._values[: self._incoming * len(_IN)])
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go on with the counts of a task that this one follows; raises CorruptCheckpointError."""
+        try:
+            numbers = struct.unpack(f"<{self._incoming * len(_IN)}q", snapshot)
+        except struct.error as error:
+            raise CorruptCheckpointError(f"counts of rows for {self._incoming} channels: {error}") from error
+        for at, number in enumerate(numbers):
+            self._values[at] = number
+        self._numbers.commit()
+
+    def positions(self) -> list[tuple[int, int]]:
+        """Of each channel the producer's attempt, and how many of its rows are handled, or known to be lost."""
+        values = self._values
+        firsts = range(0, self._incoming * len(_IN), len(_IN))
+        return [(values[at + _ATTEMPT], values[at + _HANDLED] + max(values[at + _BASE], 0)) for at in firsts]
 
     def taken(self, channel: int, rows: int) -> None:
         """Rows of a channel, or of the source (-1), are handled now; they are in the step."""
@@ -164,6 +198,12 @@ class Uncounted(RowCounts):
         """Nothing."""
 
     def producer_is(self, channel: int, attempt: int) -> None:
+        """Nothing."""
+
+    def missed(self, channel: int, rows: int) -> None:
+        """Nothing."""
+
+    def snapshot(self) -> None:
         """Nothing."""
 
     def taken(self, channel: int, rows: int) -> None:

@@ -38,11 +38,14 @@ class LogCut:
     positions: Mapping[str, int]
     since: int
     written: Future[CutPieces]
+    has_pieces: bool = True
+    """False if the part tells only positions: whoever needs the rows finds them in the files."""
 
     def added_to(self, handle: PartHandle) -> PartHandle:
         """A part with these pieces; waits until they are written, and raises why they can't be."""
-        chunks = (*handle.chunks, *self.written.result().pieces)
-        return replace(handle, chunks=chunks, positions=self.positions, since=self.since)
+        pieces = self.written.result().pieces if self.has_pieces else []
+        chunks = (*handle.chunks, *pieces)
+        return replace(handle, chunks=chunks, positions=self.positions, since=self.since if self.has_pieces else 0)
 
 
 @dataclass(frozen=True, slots=True)

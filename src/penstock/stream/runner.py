@@ -12,11 +12,12 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import cast
 
+from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import PartHandle
@@ -31,16 +32,19 @@ from penstock.shuffle import InputGate, MetricGroup, OwnerContext, ResultPartiti
 from penstock.shuffle.metrics import SERVICE_GROUP
 from penstock.shuffle.streaming import HostStore, Mailbox
 from penstock.stream.chain import StepContext
+from penstock.stream.channels_again import NOBODY
 from penstock.stream.conversation import Conversation
 from penstock.stream.event_time import EventTime
 from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
+from penstock.stream.input_again import InputAgain, LoggedChannel
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.key_sample import FrequentKeys
-from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
+from penstock.stream.log_reader import LogReader
+from penstock.stream.loop import ROWS_STATE, SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
 from penstock.stream.outside import outside
 from penstock.stream.pace import Pace
-from penstock.stream.persisting import AtCheckpoint, Continuous, Persisting
+from penstock.stream.persisting import AtCheckpoint, Continuous, ForReaders, Persisting
 from penstock.stream.restored_rows import FormerPlan, RowsReader
 from penstock.stream.restored_state import StoredState
 from penstock.stream.row_counts import CountedChannels, RowCounts, Uncounted
@@ -72,7 +76,9 @@ class StreamTaskPlan:
     `recover_without_in_flight`: the rows that were in flight are dropped. `rescale_by_function`: a user's function
     may deal them out anew. `logs_in_flight`: rows are logged as they are given out, instead of written while a
     checkpoint is taken; `behind` is the newest checkpoint that was begun before this attempt. `available_now`: a
-    source that has ended has caught up only, and waits for the word to stop.
+    source that has ended has caught up only, and waits for the word to stop. `logs_for_readers`: rows are logged for
+    tasks that begin anew alone, which read theirs again; `goes_on`: from the positions of the restored part, as the
+    tasks in front have run since before it.
     """
 
     location: str = ""
@@ -88,6 +94,8 @@ class StreamTaskPlan:
     logs_in_flight: bool = False
     behind: int = 0
     available_now: bool = False
+    logs_for_readers: bool = False
+    goes_on: bool = False
 
 
 def run_stream_subtask(
@@ -150,6 +158,7 @@ class _StreamTask:
         self._loop: StreamLoop | None = None
         self._failed = False
         self._dropped = 0
+        self._again: InputAgain | None = None
         self._numbers: SharedNumbers | None = None
         self._counts: RowCounts = Uncounted()
         self._edges = edge_uids(plan.graph)
@@ -162,7 +171,7 @@ class _StreamTask:
         ]
         channels = CountedChannels(incoming, [(output.edge, output.subpartitions) for output in told.outputs])
         self._numbers = SharedNumbers(channels.names())
-        self._counts = RowCounts(channels, self._numbers)
+        self._counts = RowCounts(channels, self._numbers, is_kept=self._streaming.logs_for_readers)
         share(self._numbers.descriptor)
 
     def open(self, environment_of: EnvironmentOf) -> None:
@@ -176,6 +185,8 @@ class _StreamTask:
         inputs = self._open_inputs(environment_of)
         if streaming.restored:
             self._restore_rows(inputs)
+        if streaming.logs_for_readers and inputs.channels:
+            self._read_again(inputs, states)
         if is_awaited:
             self._chain.open(self._context(), states)
         if not inputs.channels:
@@ -192,6 +203,7 @@ class _StreamTask:
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
             settles_all=self._persisting.settles_all,
             available_now=streaming.available_now and bool(streaming.location) and not streaming.is_finished,
+            reads_again=self._again is not None,
         )
         self._step_clock = StepClock()
         parts = TaskParts(
@@ -229,7 +241,8 @@ class _StreamTask:
         """Close all, each in any case; an error here counts only where there was none before."""
         first: Exception | None = None
         closing: list[Callable[[], None]] = [gate.close for gate in self._gates]
-        closing += [part.close for part in (self._source, self._store, self._step_clock) if part is not None]
+        parts = (self._source, self._store, self._step_clock, self._again)
+        closing += [part.close for part in parts if part is not None]
         closing += [] if self._numbers is None else [self._numbers.close]
         closing += [self._persisting.close, self._chain.close, *(writer.close for writer in self._writers)]
         for close in closing:
@@ -284,13 +297,34 @@ class _StreamTask:
     def _way_to_persist(self) -> Persisting:
         """A log, where one is wanted and the task takes part in checkpoints."""
         plan, streaming = self._plan, self._streaming
-        if not (streaming.location and streaming.logs_in_flight) or streaming.is_finished:
+        is_logged = streaming.logs_in_flight or streaming.logs_for_readers
+        if not (streaming.location and is_logged) or streaming.is_finished:
             return AtCheckpoint()
         part = part_name(uid_of(plan.vertex), self._attempt.subtask)
         name = LogName(log_folder(streaming.owner), part, self._attempt.attempt, streaming.behind, 0)
+        log = RowLog(streaming.location, name, plan.vertex.schema)
+        if streaming.logs_for_readers:
+            return ForReaders(log)
         inputs = plan.graph.inputs_of(plan.vertex.id)
         logs_inputs = all(allows_overtaking(plan.graph, edge.id) for edge in inputs)
-        return Continuous(RowLog(streaming.location, name, plan.vertex.schema), logs_inputs=logs_inputs)
+        return Continuous(log, logs_inputs=logs_inputs)
+
+    def _read_again(self, inputs: StreamInputs, states: Sequence[Mapping[str, bytes]]) -> None:
+        """Let the inputs go on behind the rows of the restored snapshot, out of the logs of the tasks in front."""
+        graph, streaming = self._plan.graph, self._streaming
+        if streaming.goes_on and states and ROWS_STATE in states[0]:
+            self._counts.restore(states[0][ROWS_STATE])
+        channels: list[LoggedChannel] = []
+        for deployed in self._plan.deployment.inputs:
+            edge = graph.edge(deployed.edge)
+            uid = uid_of(graph.vertex(edge.producer))
+            for source, first, _ in deployed.channels:
+                producer = source.partition.index
+                key = ChannelKey("out", self._edges[edge.id], producer, first)
+                position = (NOBODY, 0) if self._numbers is None else self._counts.positions()[len(channels)]
+                channels.append(LoggedChannel(part_name(uid, producer), key, edge.schema, *position))
+        self._again = InputAgain(channels, LogReader(streaming.location, streaming.owner))
+        inputs.read_again(self._again)
 
     def _restore_rows(self, inputs: StreamInputs) -> None:
         """Put the rows in flight of the restored snapshot first in the inputs and outputs."""

@@ -150,7 +150,9 @@ class JobCore:
         attempt = counted.attempt
         if self.subtasks.current(attempt) is not None:
             reads = bool(self.topology.graph.inputs_of(attempt.vertex))
-            self.rows.ended(attempt, counted.counts, self.checkpoints.newest, reads=reads)
+            streaming = self.topology.graph.streaming
+            again = reads and streaming is not None and streaming.logs_for_readers
+            self.rows.ended(attempt, counted.counts, self.checkpoints.newest, reads=reads, reads_again=again)
             total = f"{ROWS_GROUP}all."
             handled, given = (int(counted.counts.get(total + name, 0)) for name in ("handled", "given"))
             yield so.Record("rows_counted", f"{attempt}: {handled} handled, {given} given")

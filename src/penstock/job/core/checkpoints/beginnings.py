@@ -26,6 +26,10 @@ class Beginnings:
         self._retained = max(1, options.retained)
         self._overtakes = options.unaligned
         self._logs = options.logs_in_flight
+        self._base: int | None = None
+        """The checkpoint that all tasks began with,"""
+        self._is_whole = True
+        """and True while it is not known: all are about to begin anew."""
         self._drops_in_flight = options.recover_without_in_flight
         """True if rows in flight of the newest one are dropped: one that an earlier driver took."""
 
@@ -47,6 +51,14 @@ class Beginnings:
         chunks = (chunk for part in self._kept[0].parts.values() for chunk in unpack_part(part).chunks)
         return sum(chunk.length for chunk in chunks if ChannelKey.of(chunk.name) is not None)
 
+    def begin_anew(self) -> None:
+        """All tasks begin with what is the newest checkpoint then."""
+        self._is_whole = True
+
+    def running(self) -> None:
+        """All tasks run that began with it."""
+        self._is_whole = False
+
     def completed(self, saved: SavedParts) -> None:
         """A newer checkpoint is complete."""
         self._kept = [saved, *self._kept][: self._retained]
@@ -62,6 +74,8 @@ class Beginnings:
         if not self._kept:
             return StreamDeployment(self._owner, behind=behind)
         graph, saved = self._graph, self._kept[0]
+        if self._is_whole:
+            self._base = saved.checkpoint
         vertex = graph.vertex(attempt.vertex)
         found = beginning_of(saved, vertex.uid, attempt.subtask, vertex.parallelism)
         in_front = [graph.vertex(edge.producer) for edge in graph.inputs_of(vertex.id)]
@@ -70,7 +84,9 @@ class Beginnings:
         names = (*found.parts, *parts_in_front(saved, stage, producers, takes_all=takes_all))
         restored = tuple((name, saved.parts[name]) for name in names)
         widths = tuple(sorted(saved.parallelism.items()))
-        return StreamDeployment(self._owner, found.is_finished, restored, widths, self._drops_in_flight, behind)
+        goes_on = self._base is None or saved.checkpoint > self._base
+        drops = self._drops_in_flight
+        return StreamDeployment(self._owner, found.is_finished, restored, widths, drops, behind, goes_on)
 
     def had_finished(self, subtask: Subtask) -> bool:
         """Tell whether a task had given all its rows in the checkpoint."""

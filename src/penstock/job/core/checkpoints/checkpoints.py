@@ -91,7 +91,7 @@ class Checkpoints:
         self._coordinator: CheckpointCoordinator | None = None
         self._beginnings: Beginnings | None = None
         if (options := submitted.graph.streaming) is not None:
-            self._logs, self._begins_alone = options.logs_in_flight, options.restarts_alone
+            self._logs, self._begins_alone = options.has_logs, options.restarts_alone
             self._available = AvailableNow() if options.available_now else None
             self._beginnings = Beginnings(submitted.graph, options, submitted.beginning)
             self._coordinator = CheckpointCoordinator(_options(options), self._heads)
@@ -137,6 +137,7 @@ class Checkpoints:
             if self._is_stopping:
                 yield from self._stop_sources()
             return
+        self._beginnings.running()
         self.counts = replace(self.counts, restored_bytes=self._beginnings.bytes_in_flight)
         # Those that had finished come and go once more, and take part in no checkpoint.
         finished = [self._task(subtask) for subtask in self._all() if self._beginnings.had_finished(subtask)]
@@ -162,6 +163,8 @@ class Checkpoints:
             yield from self._tell(lambda coordinator, now: coordinator.closed(cause, now))
         else:
             self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=cause)
+            if self._beginnings is not None:
+                self._beginnings.begin_anew()
             yield from self._tell(lambda coordinator, now: coordinator.interrupted(cause, now))
             if self._available is not None and self._available.interrupted():
                 self._is_stopping = False
@@ -438,4 +441,5 @@ def _options(streaming: StreamingOptions) -> CheckpointOptions:
         streaming.retained,
         Alignment.ALIGNED if aligned else Alignment.AT_LEAST_ONCE,
         streaming.aligned_timeout if streaming.unaligned else None,
+        streaming.logs_for_readers,
     )

@@ -9,6 +9,9 @@
 That is for one channel. The counts of a task say, when it is over, what it has given and handled; those of one that
 runs what it has handled, and the first end of an epoch that it gets how many rows were sent before it came. So
 nothing is guessed: a channel is *open* while one of these is not known, and its last known loss counts meanwhile.
+A reader that takes its rows again out of logs goes on with the counts of its checkpoint, so the counts of the
+attempts before it say nothing: to its channels it never was away.
+
 Attempts of a subtask have growing numbers. The names of counts are those of `stream/row_counts.py`.
 """
 
@@ -30,7 +33,8 @@ class LostRows:
     """The loss as far as it is known. `lost` is by edge, `open` the number of channels of which it is not known yet.
 
     `forgotten` are rows that tasks had handled since the checkpoint with which they began anew: what they gave for
-    them is there, their state lacks them. `again` are rows that sources had given since then, and give once more.
+    them is there, their state lacks them. `again` are rows that sources had given since then, and give once more;
+    where rows are logged for readers, so do all tasks, and nothing is forgotten.
     `uncounted` attempts have ended without their counts: all that they gave and handled is missing here.
     """
 
@@ -77,19 +81,33 @@ class RowAccount:
             self._lost[edge] = self._lost.get(edge, 0) + over.lost
         self._channels.clear()
 
-    def ended(self, attempt: AttemptId, counts: Mapping[str, float], checkpoint: int | None, *, reads: bool) -> None:
-        """An attempt is over, and its subtask begins anew with this checkpoint; `reads` is False for a source."""
+    def ended(
+        self,
+        attempt: AttemptId,
+        counts: Mapping[str, float],
+        checkpoint: int | None,
+        *,
+        reads: bool,
+        reads_again: bool = False,
+    ) -> None:
+        """An attempt is over, and its subtask begins anew with this checkpoint; `reads` is False for a source.
+
+        With `reads_again` the next attempt goes on with the counts of the checkpoint, and takes its rows out of logs.
+        """
         self._counted = attempt
         for channel, reading in _incoming(counts):
-            self._over(channel).handled += reading.handled + reading.former
+            over = self._over(channel)
+            if not reads_again:
+                over.handled += reading.handled + reading.former
         for name, given in counts.items():
             if name.startswith(f"{ROWS_GROUP}out."):
                 edge, part = map(int, name.split(".")[2:])
                 over = self._over((edge, attempt.subtask, part))
                 over.given, over.newest = over.given + int(given), max(over.newest, attempt.attempt)
-        total = "handled" if reads else "given"
+        forgets = reads and not reads_again
+        total = "handled" if forgets else "given"
         done = int(counts.get(f"{ROWS_GROUP}all.{total}", 0)) - _at(counts, checkpoint, total)
-        if reads:
+        if forgets:
             self._forgotten += done
         else:
             self._again += done
