@@ -65,3 +65,10 @@ def test_kill_in_the_middle_changes_nothing(printed: Callable[..., str]) -> None
     shown = printed("streaming_kill.py", "--rows", "12000")
     assert "is killed" in shown
     assert "12,000 rows, 0 lost, 0 doubled" in shown
+
+
+def test_a_task_begins_anew_alone(printed: Callable[..., str]) -> None:
+    """With the log nothing is missing, and the files have what the report says."""
+    shown = printed("streaming_alone.py", "--log")
+    assert "1 task began anew alone" in shown
+    assert "the files have:  0 missing" in shown
