@@ -25,7 +25,7 @@ from penstock.partition.reattaching import ReattachableSubpartition
 from penstock.partition.subpartition import PipelinedView
 from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, TriggerCheckpoint
 from penstock.shuffle.events import EpochEnd, ProducerIs, TaskEvent, decode_event, encode_event
-from penstock.stream.conversation import Conversation, Decision
+from penstock.stream.conversation import Conversation, Counted, Decision
 
 STAGES = (2, 3, 2)
 PLACES = [(stage, number) for stage, parallelism in enumerate(STAGES) for number in range(parallelism)]
@@ -90,7 +90,7 @@ class World:
         width = STAGES[stage + 1] if stage + 1 < len(STAGES) else 0
         channels = STAGES[stage - 1] if stage else 0
         behind = self.coordinator.latest_begun
-        conversation = Conversation(channels, counted_after=behind, reads_again=self.reads_again)
+        conversation = Conversation(channels, counted=Counted(behind, reads_again=self.reads_again))
         outputs = [ReattachableSubpartition(number, Parent()) for number in range(width)]
         self.tasks[place] = Task(place, self.attempts[place], behind, conversation, outputs, [None] * channels)
 
@@ -247,7 +247,7 @@ def settle(world: World) -> None:
 def test_checkpoints_go_on_after_any_deaths(seed: int, deaths: int) -> None:
     """When no more tasks die, a checkpoint that somebody wants is complete; none failed meanwhile.
 
-    Where tasks read logs they decline those in whose middle they have come, and the next one follows.
+    Tasks that read logs decline those in whose middle they have come, and the next one follows.
     """
     world = World(random.Random(seed))
     run(world, 300, deaths)

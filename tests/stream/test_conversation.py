@@ -12,7 +12,7 @@ from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarri
 from penstock.errors import ProtocolError
 from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event, Reattached, TaskEvent
-from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
+from penstock.stream.conversation import Commit, Conversation, Counted, Decision, EndData, Finish, StopReading
 
 END = EndOfPartition(0, 0, 0)
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_is_given_up_by_a_marker_or_by_the_coordinator() -> None:
 
 def test_a_reader_of_logs_declines_the_checkpoint_in_whose_middle_it_came() -> None:
     """Its place among the rows is not known; of later ones all barriers count, and one from before it is over."""
-    core = Conversation(2, counted_after=4, reads_again=True)
+    core = Conversation(2, counted=Counted(4, reads_again=True))
     middle = encode(CheckpointBarrier(5, 0.0))
     assert core.event_came(0, Reattached(encode(CheckpointBarrier(4, 0.0))), 0.0) == []
     assert core.event_came(1, Reattached(middle), 0.0) == [Decline(5, CAME_IN_THE_MIDDLE)]
@@ -134,7 +134,7 @@ def test_what_can_not_be_is_refused() -> None:
 @given(st.integers(1, 4), st.booleans(), st.data())
 def test_every_task_ends_once_and_all_channels_go_on(channels: int, exactly_once: bool, data: st.DataObject) -> None:
     """Barriers, markers, ends and the coordinator's words may come in any order."""
-    core = Conversation(channels, counted_after=None if exactly_once else 0)
+    core = Conversation(channels, counted=None if exactly_once else Counted(0))
     scripts = []
     for _ in range(channels):
         script = [data.draw(st.sampled_from([barrier(number), marker(number)])) for number in range(1, 4)]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from keyed_rows import KEYED
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import CorruptCheckpointError
 from penstock.checkpoint.log_files import LogName, log_folder
+from penstock.checkpoint.log_index import pieces_of_log
 from penstock.checkpoint.storage import PartStorage
 from penstock.shuffle import Received
 from penstock.shuffle.events import EpochEnd, ProducerIs, Reattached
@@ -21,7 +21,7 @@ from penstock.stream import log_writer
 from penstock.stream.input_again import InputAgain, LoggedChannel
 from penstock.stream.log_reader import LogReader
 from penstock.stream.row_log import RowLog
-from penstock.testing import DEADLINE
+from penstock.testing import DEADLINE, wait_until
 
 OWNER = "000001-abc"
 PRODUCER = "a.0"
@@ -75,14 +75,14 @@ def reading(folder: Path, position: int, most: int = 1 << 20, wait: float = DEAD
 def taken(again: InputAgain) -> list[int]:
     """The numbers of all rows that are there, in order, when no log is waited for any more."""
     found: list[int] = []
-    deadline = time.monotonic() + 2 * DEADLINE
-    while not again.is_over:
-        item = again.take()
-        if item is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        elif isinstance(item[1], pa.RecordBatch):
-            found += item[1].column("value").to_pylist()
+
+    def all_taken() -> bool:
+        while (item := again.take()) is not None:
+            if isinstance(item[1], pa.RecordBatch):
+                found.extend(item[1].column("value").to_pylist())
+        return again.is_over
+
+    wait_until(all_taken, "all rows that the logs have are there")
     return found
 
 
@@ -140,10 +140,10 @@ def test_a_file_that_was_not_ended_has_no_pieces(tmp_path: Path) -> None:
     log.close()
     assert storage.logs(OWNER, PRODUCER) == [name]
     assert storage.logs(OWNER, "b.0") == []
-    assert storage.logged(name) == pieces
+    assert pieces_of_log(storage.place, name) == pieces
     file = tmp_path / name.folder / str(name)
     whole = file.read_bytes()
     for damaged in (whole[:-1], whole[:8], whole[:-30] + bytes(6) + whole[-24:]):
         file.write_bytes(damaged)
         with pytest.raises(CorruptCheckpointError, match=r"a\.0\.3\.1\.0"):
-            storage.logged(name)
+            pieces_of_log(storage.place, name)

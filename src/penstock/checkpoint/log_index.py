@@ -14,8 +14,10 @@ from typing import Final
 import msgpack
 import pyarrow as pa
 import xxhash
+from pyarrow import fs
 
 from penstock.checkpoint.errors import CorruptCheckpointError
+from penstock.checkpoint.log_files import LogName
 from penstock.checkpoint.metadata import Chunk
 
 _MAGIC: Final = b"PSTKLOGX"
@@ -30,11 +32,18 @@ def packed(pieces: Sequence[Chunk]) -> bytes:
     return body + _TAIL.pack(len(body), xxhash.xxh3_64_intdigest(body), _MAGIC)
 
 
-def pieces_in(file: pa.NativeFile, path: str) -> list[Chunk]:
-    """The pieces of a file, in the order in which they were written; `path` is its name in them.
+def pieces_of_log(place: tuple[fs.FileSystem, str], name: LogName) -> list[Chunk]:
+    """The pieces of a log's file below a location, in the order in which they were written.
 
-    Raises CorruptCheckpointError for a file without a list: its task has not ended it, or it is damaged.
+    Raises CorruptCheckpointError for a file without a list: its task has not ended it, or it is damaged; or OSError.
     """
+    system, root = place
+    path = f"{name.folder}/{name}"
+    with system.open_input_file(f"{root}/{path}") as file:
+        return _pieces_in(file, path)
+
+
+def _pieces_in(file: pa.NativeFile, path: str) -> list[Chunk]:
     size = file.size()
     if size < _TAIL.size:
         raise CorruptCheckpointError(f"{path} has {size} bytes: a log that was ended has at least {_TAIL.size}")

@@ -27,7 +27,6 @@ import pyarrow as pa
 import xxhash
 from pyarrow import fs
 
-from penstock.checkpoint import log_index
 from penstock.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpointError,
@@ -163,16 +162,9 @@ class PartStorage:
 
     def logs(self, owner: str, task: str) -> list[LogName]:
         """The files of a task's logs that are there, ended or not; raises OSError."""
-        folder = log_folder(owner)
-        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-        names = [LogName.of(folder, info.base_name) for info in self._fs.get_file_info(selector)]
+        found = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{log_folder(owner)}", allow_not_found=True))
+        names = [LogName.of(log_folder(owner), info.base_name) for info in found]
         return [name for name in names if name is not None and name.task == task]
-
-    def logged(self, name: LogName) -> list[Chunk]:
-        """The pieces of a log's file; raises CorruptCheckpointError where it was not ended, or OSError."""
-        path = f"{name.folder}/{name}"
-        with self._fs.open_input_file(f"{self._root}/{path}") as file:
-            return log_index.pieces_in(file, path)
 
     def _open(self, folder: str, name: str) -> PartFile:
         self._fs.create_dir(f"{self._root}/{folder}")

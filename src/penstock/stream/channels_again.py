@@ -5,9 +5,9 @@ A pure core: it says which rows of a log stand in front of what comes, and holds
 
 Rules
 - A channel goes on at the position of the task's last checkpoint. Rows are numbered by their producer's attempt.
-- What is sent before the first end of an epoch has no number, so it is dropped. That end says how many rows were in
-  front of it, and the producer ends its log's file there: the log has all rows from the position to the end.
-- What comes behind that end waits until those rows were given. If more than `most` bytes wait, rows at the end of the
+- Rows that are sent before the first end of an epoch have no number, so they are dropped. That end says how many rows
+  were in front of it, and the producer ends its log's file there: the log has all rows from the position to the end.
+- Rows behind that end wait until those in the log were given. If more than `most` bytes wait, rows at the end of the
   channels are dropped and become a further range of the log, up to the next end of an epoch. So no producer waits.
 - Of a producer that dies meanwhile the range without an end is dropped: its successor gives these rows again, because
   no checkpoint is complete before the task has got past the end of each epoch in front of it.

@@ -64,6 +64,17 @@ class Finish:
 Decision = Resume | Snapshot | Decline | StopReading | SayCaughtUp | EndData | Commit | Finish
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """At least once: a task counts the barriers of checkpoints after this one, and holds no channel back for them.
+
+    `reads_again`: rows of before the task came are read out of logs, up to the next barrier of each channel.
+    """
+
+    after: int
+    reads_again: bool = False
+
+
 class Conversation:
     """One task's part."""
 
@@ -71,25 +82,23 @@ class Conversation:
         self,
         channels: int,
         *,
-        counted_after: int | None = None,
+        counted: Counted | None = None,
         with_checkpoints: bool = True,
         settles_all: bool = False,
         available_now: bool = False,
-        reads_again: bool = False,
     ) -> None:
         """`settles_all`: any snapshot may hold rows in flight, not just one whose barrier overtakes them.
 
-        `counted_after`: at least once, with the barriers of checkpoints after this one; None: exactly once.
+        `counted`: at least once; None: exactly once.
         `available_now`: the source's end is the end of what is read in this run, and not that of the data.
-        `reads_again`: rows of before this task came are read out of logs, up to the next barrier of each channel.
         """
-        self._reads_again = reads_again
+        self._reads_again = counted is not None and counted.reads_again
         self._settles_all = settles_all
         self._waits_for_stop = available_now
         self._has_caught_up = False
         numbers = range(channels)
         self._barriers: UnalignedBarriers | CountedBarriers = (
-            UnalignedBarriers(numbers) if counted_after is None else CountedBarriers(numbers, counted_after)
+            UnalignedBarriers(numbers) if counted is None else CountedBarriers(numbers, counted.after)
         )
         self._with_data = set(numbers)
         self._open = set(numbers)
@@ -183,7 +192,9 @@ class Conversation:
             if self._reads_again:
                 # Its place among the rows is not known, so it waits for a later one, which would wait for it.
                 over = self._barriers.marker_came(barrier.checkpoint)
-                return decisions + self._noted(replace(each, cause=CAME_IN_THE_MIDDLE) for each in over)
+                return decisions + self._noted(
+                    replace(each, cause=CAME_IN_THE_MIDDLE) if isinstance(each, Decline) else each for each in over
+                )
             decisions += self._noted(self._barriers.barrier_came(channel, barrier, now))
         return decisions
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.checkpoint.channel_state import ChannelKey, unpack
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.checkpoint.log_files import LogName
+from penstock.checkpoint.log_index import pieces_of_log
 from penstock.checkpoint.metadata import Chunk, PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.stream.in_flight import restored, rows_of
@@ -158,7 +159,7 @@ class LogReader:
         for name in self._storage.logs(self._owner, rows.task):
             if name not in self._pieces and name.attempt == rows.attempt:
                 with suppress(CorruptCheckpointError, FileNotFoundError):  # it is being written, or was removed
-                    self._pieces[name] = self._storage.logged(name)
+                    self._pieces[name] = pieces_of_log(self._storage.place, name)
 
     def _batches(self, rows: LogRows, piece: Chunk) -> list[pa.RecordBatch] | None:
         """The rows of a piece; None where it can't be read now."""

@@ -33,7 +33,7 @@ from penstock.shuffle.metrics import SERVICE_GROUP
 from penstock.shuffle.streaming import HostStore, Mailbox
 from penstock.stream.chain import StepContext
 from penstock.stream.channels_again import NOBODY
-from penstock.stream.conversation import Conversation
+from penstock.stream.conversation import Conversation, Counted
 from penstock.stream.event_time import EventTime
 from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.input_again import InputAgain, LoggedChannel
@@ -196,14 +196,14 @@ class _StreamTask:
             # One that had finished speaks of no checkpoint, so the host is not to wait for its word.
             host = None if streaming.is_finished else self._host
             self._store = SnapshotStore(streaming.location, streaming.owner, part, self._mailbox, host)
+        counted = Counted(streaming.behind, reads_again=self._again is not None)
         conversation = Conversation(
             inputs.channels,
-            counted_after=None if streaming.consistency == EXACTLY_ONCE else streaming.behind,
+            counted=None if streaming.consistency == EXACTLY_ONCE else counted,
             # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
             settles_all=self._persisting.settles_all,
             available_now=streaming.available_now and bool(streaming.location) and not streaming.is_finished,
-            reads_again=self._again is not None,
         )
         self._step_clock = StepClock()
         parts = TaskParts(
