@@ -98,7 +98,7 @@ def test_a_restart_in_mid_data_is_waited_out(tmp_path: Path, remembers: bool) ->
     A service without its database has forgotten that, and the partition is lost.
     """
     process = EssProcess(tmp_path, {"spark.shuffle.service.db.enabled": str(remembers).lower()})
-    harness = EssHarness(process, "restarted", {"spark.penstock.ess.retryTimeout": "60s" if remembers else "10s"})
+    harness = EssHarness(process, "restarted", {"spark.penstock.ess.retryTimeout": "60s"})
     exchange = ConformanceExchange(harness, asyncio.run)
     try:
         producer = written(exchange)
