@@ -26,10 +26,9 @@ from pyarrow import fs
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
-from penstock.checkpoint.errors import FencedError
 from penstock.checkpoint.savepoints import SavepointFolder
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.errors import JobCancelledError, JobError
+from penstock.errors import JobCancelledError
 from penstock.graph.streaming import CONTINUOUS, StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
@@ -38,7 +37,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
 from penstock_torture.process_launcher import Executor, Nursery
-from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
+from process_cluster import STREAMING_PRELOADED, ProcessCluster, give_way, kill
 from query_shapes import PARTITIONS, QueryShape, rows_given
 
 pytestmark = pytest.mark.processes
@@ -188,8 +187,7 @@ def test_every_number_once_through_kills(
         if victim == "driver":  # another one takes over while the first one still runs
             clusters.append(ProcessCluster(nursery))
             former, handle = handle, start(clusters[-1], places, counters=chance.choice((2, 3)))
-            with contextlib.suppress(FencedError, JobError):  # where it has not just ended; the rows tell
-                former.wait(30)
+            give_way(former, lambda: committed(places) == (0, 0))
         else:
             strike(victim, clusters[-1], chance)
     handle.wait(60)
@@ -271,8 +269,7 @@ def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nurs
         if victim == "driver":
             clusters.append(ProcessCluster(nursery))
             former, handle = handle, start_shape(clusters[-1], shape, places, rows, chance)
-            with contextlib.suppress(FencedError, JobError):  # where it has not just ended; the rows tell
-                former.wait(30)
+            give_way(former, lambda places=places, rows=rows: shape.faults(places.output, rows) == [])
         else:
             strike(victim, clusters[-1], chance)
     handle.wait(60)

@@ -20,6 +20,8 @@ from pyspark import cloudpickle
 from penstock.api.stream import Stream
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.checkpoint.errors import FencedError
+from penstock.errors import JobError
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJob
 from penstock.job.core.result import FinishedJob
@@ -140,6 +142,15 @@ class ProcessCluster:
 
     def _all_attached(self) -> bool:
         return {pid for pid in environment_pids(self._launch.application) if lives(pid)} == self.attached()
+
+
+def give_way(former: JobHandle, is_whole: Callable[[], bool]) -> None:
+    """Wait for a driver from which another one has taken over: it fails, or all its rows were committed before."""
+    try:
+        former.wait(30)
+    except (FencedError, JobError):  # a task that it lost may be the last thing it sees
+        return
+    assert is_whole(), "a driver that has lost its location says that its query has ended well"
 
 
 def pid_of(environment: str) -> int:
