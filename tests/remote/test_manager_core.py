@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.errors import NoStorageError, PartitionLostError, PenstockError, StaleError, StorageError
+from penstock.errors import (
+    NoStorageError,
+    PartitionLostError,
+    PenstockError,
+    SettingError,
+    StaleError,
+    StorageError,
+)
 from penstock.lifecycle.table import as_markdown
 from penstock.remote import messages as ask
 from penstock.remote.manager_core import ManagerCore, ManagerLimits
@@ -37,7 +44,7 @@ class Managed:
     def __init__(self, workers: int = 3, limits: ManagerLimits | None = None) -> None:
         self.core = ManagerCore(ManagerState(), limits or ManagerLimits(), 0.0)
         for number in range(workers):
-            self.core.enroll(ask.Enroll(f"w{number}", f"tcp://h:{number + 1}"), 0.0)
+            self.core.enroll(ask.Enroll(f"w{number}", f"tcp://h:{number + 1}", (f"start of w{number}",)), 0.0)
             self.beat(f"w{number}")
 
     def beat(self, worker: str, now: float = 0.0, *held: tuple[str, str, tuple[int, ...]]) -> ask.Orders:
@@ -244,6 +251,27 @@ def test_files_move_from_a_full_worker_and_it_is_left_out_for_a_while() -> None:
         managed.core.move(APP, ask.MoveFiles(partition(0), (1,), other, "full too"), 2.0)
     managed.core.name(APP, ask.NamePartition(partition(0, dataset=2), 4), 90.0)
     assert {p[-1] for p in managed.core.state.datasets[APP, "job-e2"].places} == {"w0", "w1"}
+
+
+def test_a_folder_that_has_gone_another_way_is_refused() -> None:
+    """A start that follows the last one is taken, also after starts that came to nothing; another line never is."""
+    managed = Managed(1)
+    core = managed.core
+
+    def enroll(port: int, *lineage: str) -> None:
+        core.enroll(ask.Enroll("w0", f"tcp://h:{port}", lineage), 0.0)
+
+    enroll(2, "start of w0", "never heard of", "b")
+    with pytest.raises(SettingError, match=r"tcp://h:3 is refused.* as w0, .* at tcp://h:2.*--dir"):
+        enroll(3, "start of w0", "c")
+    enroll(2, "b")
+    enroll(4, "b", "d")
+    again = ManagerState()
+    for record in core.state.records():
+        again.apply(record)
+    assert (again.workers["w0"].address, again.workers["w0"].incarnation) == ("tcp://h:4", "d")
+    core.lose_worker("w0", "gone")
+    enroll(3, "start of w0", "c")
 
 
 def test_workers_hear_what_nobody_needs() -> None:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from penstock.errors import StorageError
 from penstock.observe.user_work import UserWork
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.merged import MergedDataset, Room
@@ -14,6 +16,7 @@ from penstock.remote.push_credit import MemoryMarks, PushCredit
 from penstock.remote.store import MergedFiles
 from penstock.remote.wire import BulkFrame, PeerLogic
 
+_LOG = logging.getLogger("penstock.remote.worker")
 _READ_SHARE = 4
 """Of the memory, one part in so many is for readers."""
 
@@ -83,6 +86,8 @@ class WorkerHoldings:
         self.datasets: dict[tuple[str, str], MergedDataset] = {}
         self._next_path = 0
         self._pushers: dict[int, PeerLogic] = {}
+        self.lineage: tuple[str, ...] = ()
+        """The tokens of the folder's starts that the manager may know, this one's last."""
 
     def dataset(self, application: str, name: str) -> MergedDataset:
         """A dataset, made where it is not there."""
@@ -123,6 +128,16 @@ class WorkerHoldings:
             paths.update(spot.path for spots in found.spots.values() for spot in spots)
         self._next_path = max(self.store.keep_only(paths), max(paths, default=-1) + 1)
         return self.store.index.name
+
+    def begin(self) -> None:
+        """Draw the token of this start; StorageError where that can't be, and there is none of an earlier one."""
+        try:
+            self.store.index.begin()
+        except StorageError as error:
+            _LOG.warning("this start goes by the token of the last one: %s", error)
+            if not self.store.index.lineage():
+                raise
+        self.lineage = self.store.index.lineage()
 
     def enter(self, number: int, logic: PeerLogic) -> None:
         """A connection is there that may push."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.connection.listeners import nobody_listens
-from penstock.errors import AuthenticationError, PenstockError, StorageError
+from penstock.errors import AuthenticationError, PenstockError, SettingError, StorageError
 from penstock.link.wire import Done
 from penstock.remote import messages as ask
 from penstock.remote.manager_core import ManagerCore, ManagerLimits
@@ -25,6 +25,7 @@ from penstock.remote.manager_state import ManagerState
 from penstock.remote.peers import Entrance, ServiceAccess, application_of, worker_of
 from penstock.remote.state_log import StateLog
 from penstock.remote.wire import PeerLogic
+from penstock.remote.worker_lines import WorkerLine, WorkerLines
 from penstock.shuffle.requests import Request
 
 _LOG = logging.getLogger("penstock.remote.manager")
@@ -32,6 +33,8 @@ _TICK_SECONDS = 0.5
 _LOOKS = (0.0, 0.02, 0.1, 0.3, 1.0)
 """Seconds before each look at a worker that seems gone: a process that is killed may close its connections first."""
 _REJOIN_LOOK_SECONDS = 0.1
+_PATIENCE_SHARE = 0.8
+"""Of the silence for which a worker is waited for: it is not lost while another process waits for its place."""
 _WATCH_SECONDS = 5.0
 """So long a driver's question for losses stays open."""
 
@@ -57,6 +60,9 @@ class RemoteManager:
         for record in self._log.read():
             state.apply(record)
         self.core = ManagerCore(state, options.limits, time.monotonic())
+        patience = options.limits.silence * _PATIENCE_SHARE
+        self._lines = WorkerLines(self.core, access.protection, patience)
+        self._enrolling: set[asyncio.Task[Done]] = set()
         self._entrance = Entrance(access, self)
         self._watching: dict[str, list[tuple[int, asyncio.Future[ask.Losses]]]] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -78,26 +84,44 @@ class RemoteManager:
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
             self._failure.result()
         finally:
-            for look in list(self._looks.values()):
-                look.cancel()
+            for task in (*self._looks.values(), *self._enrolling):
+                task.cancel()
             self._entrance.close()
             self._log.close()
 
     def entered(self, identity: str) -> PeerLogic:
         """A worker, a driver or a task has come in."""
         if worker := worker_of(identity):
-            return PeerLogic(self._of_worker(worker), {}, lambda error: self._look(worker, str(error or "it closed")))
+            line = WorkerLine(worker)
+
+            def lost(error: BaseException | None) -> None:
+                if self._lines.closed(line):
+                    self._look(worker, str(error or "it closed"))
+
+            return PeerLogic(self._of_worker(line), {}, lost)
         return PeerLogic(self._of_application(application_of(identity)), {}, lambda _: None)
 
-    def _of_worker(self, worker: str) -> dict[type[Request[Any]], Callable[[Any], Any]]:
-        def enroll(asked: ask.Enroll) -> Done:
-            if asked.worker != worker:
-                raise AuthenticationError(f"{worker} can't enroll as {asked.worker}")
+    def _of_worker(self, line: WorkerLine) -> dict[type[Request[Any]], Callable[[Any], Any]]:
+        async def enrolled(asked: ask.Enroll) -> Done:
+            try:
+                await self._lines.admit(line, asked)
+            except SettingError as error:
+                _LOG.warning("%s", error)
+                raise
             _LOG.info("worker %s is there, at %s", asked.worker, asked.address)
             return self._kept(lambda: self.core.enroll(asked, time.monotonic()))
 
+        def enroll(asked: ask.Enroll) -> asyncio.Task[Done]:
+            if asked.worker != line.worker or not asked.lineage:
+                raise AuthenticationError(f"{line.worker} can't enroll as {asked.worker}, {asked.lineage}")
+            task = asyncio.ensure_future(enrolled(asked))
+            self._enrolling.add(task)
+            task.add_done_callback(self._enrolling.discard)
+            return task
+
         def beat(asked: ask.Beat) -> ask.Orders:
-            orders: ask.Orders = self._answered(lambda: self.core.beat(worker, asked, time.monotonic()))
+            self._lines.beats(line)
+            orders: ask.Orders = self._answered(lambda: self.core.beat(line.worker, asked, time.monotonic()))
             return orders
 
         return {ask.Enroll: enroll, ask.Beat: beat}

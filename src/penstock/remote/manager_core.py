@@ -27,6 +27,7 @@ from penstock.errors import (
     PartitionLostError,
     PartitionNotProducedError,
     PenstockError,
+    SettingError,
     StaleError,
 )
 from penstock.remote import messages as ask
@@ -235,11 +236,22 @@ class ManagerCore:
 
     # --- workers
 
+    def check_lineage(self, asked: ask.Enroll) -> None:
+        """SettingError for a worker whose folder has gone another way than the one that was here last."""
+        known = self.state.workers.get(asked.worker)
+        if known is not None and known.incarnation and known.incarnation not in asked.lineage:
+            raise SettingError(
+                f"the worker at {asked.address} is refused: it comes as {asked.worker}, and a copy of its folder has"
+                f" been started since, at {known.address}. Start this one with another --dir, which is empty: then it"
+                " has a name of its own"
+            )
+
     def enroll(self, asked: ask.Enroll, now: float) -> None:
         """A worker is there, or again: under a name that it had it still holds what was committed there."""
-        known = self.state.workers.get(asked.worker)
-        if known is None or known.address != asked.address:
-            self._note(("worker", asked.worker, asked.address))
+        self.check_lineage(asked)
+        known, incarnation = self.state.workers.get(asked.worker), asked.lineage[-1]
+        if known is None or (known.address, known.incarnation) != (asked.address, incarnation):
+            self._note(("worker", asked.worker, asked.address, incarnation))
         seen = self._seen.setdefault(asked.worker, _Seen(now))
         seen.when, seen.out_until = now, 0.0
 
@@ -258,7 +270,7 @@ class ManagerCore:
         if asked.is_leaving and not known_worker.is_leaving:
             self._note(("leaving", worker))
         if known_worker.is_leaving and not asked.is_leaving:
-            self._note(("worker", worker, known_worker.address))  # it was started again
+            self._note(("worker", worker, known_worker.address, known_worker.incarnation))  # it was started again
         drops, forget = [], []
         for application, dataset, writers in asked.held:
             known = self.state.by_dataset.get((application, dataset))

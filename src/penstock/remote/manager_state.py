@@ -26,9 +26,10 @@ PartitionKey = tuple[str, str, int, int]
 
 @dataclass(slots=True)
 class KnownWorker:
-    """A worker: its address, and whether it takes new files."""
+    """A worker: its address, the token of its process's start, and whether it takes new files."""
 
     address: str
+    incarnation: str = ""
     is_leaving: bool = False
 
 
@@ -105,7 +106,7 @@ class ManagerState:
     def records(self) -> Iterator[Record]:
         """The records of a new log that leads here."""
         for name, worker in self.workers.items():
-            yield ("worker", name, worker.address)
+            yield ("worker", name, worker.address, worker.incarnation)
             if worker.is_leaving:
                 yield ("leaving", name)
         for dataset, known in self.datasets.items():
@@ -119,8 +120,8 @@ class ManagerState:
             partitions = [key[1:] for key in kept.keys]
             yield ("kept", *user_and_name, kept.result, kept.application, partitions, kept.description)
 
-    def _worker(self, name: str, address: str) -> None:
-        self.workers[name] = KnownWorker(address)
+    def _worker(self, name: str, address: str, incarnation: str = "") -> None:
+        self.workers[name] = KnownWorker(address, incarnation)
 
     def _leaving(self, name: str) -> None:
         self.workers[name].is_leaving = True

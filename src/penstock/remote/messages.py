@@ -188,10 +188,11 @@ class Suspect(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Enroll(Request[Done]):
-    """A worker is there."""
+    """A worker is there; with the tokens of its folder's starts since the last one that the manager knows."""
 
     worker: str
     address: str
+    lineage: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,11 @@ class MergedFiles:
         """The directories of files that were there at the start, if that is another one than their number says."""
 
     @property
+    def folder(self) -> Path:
+        """The folder that has the worker's name."""
+        return self._options.directories[0]
+
+    @property
     def free(self) -> int:
         """Bytes that are free beyond the reserve, on all disks that work."""
         return sum(max(0, self._free(each)) for each in self._options.directories if each not in self._broken)
@@ -95,6 +100,13 @@ class MergedFiles:
     async def settle(self, paths: Iterable[int], committed: CommittedWriter) -> None:
         """Wait until the commit is in the index, and, where that is wanted, these files on the disk. StorageError."""
         await self._loop.run_in_executor(self._writer, self._settle, list(paths), committed)
+
+    async def taken(self, token: str) -> None:
+        """The manager has taken the start with this token; what can't be forgotten of those before it stays."""
+        try:
+            await self._loop.run_in_executor(self._writer, self.index.taken, token)
+        except StorageError as error:
+            _LOG.warning("%s", error)
 
     def remove(self, paths: Iterable[int], application: str, dataset: str, writer: int | None = None) -> None:
         """Remove what a writer, or a dataset, has in the index, and files, in a thread."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import EnvironmentLostError, PenstockError, StaleError
+from penstock.errors import EnvironmentLostError, PenstockError, SettingError, StaleError
 from penstock.link.figures import UseFigures, UseKind
 from penstock.machine.disk_work import DISKS
 from penstock.observe.samples import Sample, use_samples
@@ -59,6 +59,7 @@ class RemoteWorker:
         self.address = ""
         self.holdings = WorkerHoldings(MergedFiles(store), options.memory, options.quota)
         self.name = self.holdings.restore() or self._new_name()
+        self.holdings.begin()
         held = sum(len(dataset.writers) for dataset in self.holdings.datasets.values())
         _LOG.info("worker %s has %d committed writers of %d datasets", self.name, held, len(self.holdings.datasets))
         self.is_leaving = False
@@ -132,7 +133,7 @@ class RemoteWorker:
                 await asyncio.sleep(_BEAT_SECONDS)
                 continue
             try:
-                await asked(logic, ask.Enroll(self.name, self.address))
+                await self._enroll(logic)
                 while not await self._beat(logic):
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_BEAT_SECONDS):
@@ -140,11 +141,21 @@ class RemoteWorker:
                 return True
             except StaleError:
                 return False
+            except SettingError as error:
+                folder = self.holdings.store.folder
+                raise SettingError(f"{error}. Its folder is {folder}, and it ends") from error
             except PenstockError as error:
                 _LOG.warning("the manager has gone: %s", error)
                 await asyncio.sleep(_BEAT_SECONDS / 4)
             finally:
                 connection.close()
+
+    async def _enroll(self, logic: PeerLogic) -> None:
+        lineage = self.holdings.lineage
+        await asked(logic, ask.Enroll(self.name, self.address, lineage))
+        if lineage[1:]:
+            await self.holdings.store.taken(lineage[-1])
+            self.holdings.lineage = lineage[-1:]
 
     async def _beat(self, logic: PeerLogic) -> bool:
         holdings = self.holdings

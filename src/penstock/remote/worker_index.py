@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's index on disk: its name, and whose blocks lie where, of all writers that have committed. SQLite.
+"""A worker's index on disk: its name, its starts, and whose blocks lie where, of all committed writers. SQLite.
 
 Rules: a row is there before a commit is answered, so a worker that is killed serves after its start what was
 committed. Other rows go when it starts. After a loss of power rows or blocks may be missing:
-readers find it by the checksums. A database of another version is refused. One thread at a time.
+readers find it by the checksums. Each start draws a token, and all since the last one that the manager has taken are
+the folder's lineage: a copy of the folder that was started itself has another one. A database of another version is
+refused. One thread at a time.
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,11 +22,12 @@ from penstock.remote.merged import Spot, Sums
 from penstock.remote.wire import SUM
 
 INDEX_NAME: Final = "index.sqlite"
-_VERSION = 1
+_VERSION = 2
 _SPOT = struct.Struct("<IQQI")
 """File, number of the file on the disk, offset, bytes."""
 _TABLES = """
 create table worker (name text);
+create table starts (number integer primary key autoincrement, token text);
 create table writers (
     application text, dataset text, writer integer, partition text, sums blob, spots blob,
     primary key (application, dataset, writer)
@@ -58,6 +62,18 @@ class WorkerIndex:
     @name.setter
     def name(self, name: str) -> None:
         self._base.run("insert into worker values (?)", name)
+
+    def begin(self) -> None:
+        """Draw the token of a start."""
+        self._base.run("insert into starts (token) values (?)", secrets.token_hex(8))
+
+    def lineage(self) -> tuple[str, ...]:
+        """The tokens of the starts, from the last one that the manager is known to have taken; the newest last."""
+        return tuple(token for (token,) in self._base.run("select token from starts order by number").fetchall())
+
+    def taken(self, token: str) -> None:
+        """The manager has taken this start: those before it are history."""
+        self._base.run("delete from starts where number < (select number from starts where token = ?)", token)
 
     def writers(self) -> Iterator[CommittedWriter]:
         """All that have committed; StorageError for rows that make no sense."""
