@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -26,7 +26,11 @@ from typing import IO
 import pyarrow as pa
 
 from penstock import errors, shuffle
-from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor
+from penstock.plugin.environment import BlockingEnvironment
+from penstock.plugin.gate import StoredGate
+from penstock.plugin.partition_errors import unreadable
+from penstock.plugin.writer import RowStore, StoredWriter
+from penstock.shuffle import ChannelDescriptor, DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor
 from penstock.shuffle.splits import Split
 
 LOOK_SECONDS = 0.01
@@ -65,13 +69,6 @@ def release(place: Path) -> None:
         shutil.rmtree(place)
 
 
-def unreadable(kind: type[errors.PenstockError], source: ShuffleDescriptor, why: str) -> errors.PenstockError:
-    """The error by which the engine knows whose producer is to run again."""
-    error = kind(f"partition {source.partition} {why}")
-    error.partition = source.partition.to_wire()
-    return error
-
-
 def is_complete(source: ShuffleDescriptor) -> bool:
     """Tell whether a partition may be read; raises the error that says why it never will be."""
     place = Path(source.location)
@@ -80,9 +77,10 @@ def is_complete(source: ShuffleDescriptor) -> bool:
     is_there = place.is_dir()  # from its registration on, until there is a mark
     for answer, kind in (("failed", errors.ProducerFailedError), ("released", errors.PartitionReleasedError)):
         with suppress(FileNotFoundError):
-            raise unreadable(kind, source, f"is {answer}: {Path(f'{place}.{answer}').read_text()}")
+            cause = Path(f"{place}.{answer}").read_text()
+            raise unreadable(source.partition, kind, f"is {answer}: {cause}")
     if not is_there:
-        raise unreadable(errors.PartitionLostError, source, f"is not at {place} any more")
+        raise unreadable(source.partition, errors.PartitionLostError, f"is not at {place} any more")
     return False
 
 
@@ -97,81 +95,67 @@ def end_of(entries: Iterable[Entry]) -> EndOfPartition:
     return shuffle.sum_of(EndOfPartition(rows, size, checksum) for _, _, size, rows, checksum in entries)
 
 
-class FolderWriter:
-    """A `ResultPartitionWriter`: a disk has always room."""
+class FolderRows(RowStore):
+    """The store of one partition, and what its rows go into: a disk has always room."""
 
-    has_pending = False
+    gather_bytes, holds_batches, nbytes = 1 << 20, False, 0
 
-    def __init__(self, host: shuffle.TaskHost, descriptor: shuffle.ResultPartitionDescriptor) -> None:
+    def __init__(self, descriptor: shuffle.ResultPartitionDescriptor) -> None:
         self._subpartitions, self._place = descriptor.partition.subpartitions, Path(descriptor.shuffle.location)
-        self._host = host
         self._entries: list[Entry] = []
-        self._file: IO[bytes] | None = None
 
-    def setup(self) -> shuffle.Intake:
+    def open(self) -> FolderRows:
         self._file = (self._place / "batches").open("wb")
-        return shuffle.Intake()
+        return self
 
-    def offer(self, split: Split) -> int:
-        self._host.check_cancelled()
+    def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        data = sink.getvalue()
+        self._entries.append((subpartition, self.nbytes, data.size, batch.num_rows, zlib.crc32(data)))
+        self.nbytes += self._file.write(data)
+
+    def write_split(self, split: Split) -> None:
         for subpartition, batch in split:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as stream:
-                stream.write_batch(batch)
-            data = sink.getvalue()
-            self._entries.append((subpartition, self._file.tell(), data.size, batch.num_rows, zlib.crc32(data)))
-            self._file.write(data)
-        return split.rows
+            self.write(batch, subpartition)
 
-    def emit(self, event: shuffle.Event, kind: shuffle.EventKind = shuffle.EventKind.IN_ORDER) -> None:
-        raise errors.ProtocolError("a folder carries no streams")
+    def broadcast(self, batch: pa.RecordBatch) -> None:
+        self.write(batch, -1)
 
-    def end_epoch(self, payload: bytes, kind: shuffle.EventKind, *, keep_overtaken: bool = False) -> None:
-        raise errors.ProtocolError("a folder carries no streams")
-
-    def overtaken(self) -> None:
-        """Nothing is."""
-
-    def flush(self) -> None:
-        """Nobody sees a blocking partition before it is complete."""
-
-    def finish(self) -> shuffle.PartitionEnd:
-        self._file.flush()
-        sums = tuple(end_of(range_of(self._entries, number)) for number in range(self._subpartitions))
+    def finish(self) -> tuple[EndOfPartition, ...]:
+        self._file.close()
         (self._place / "written").write_text(json.dumps([self._subpartitions, self._entries]))
         (self._place / "written").rename(self._place / "index")
+        return tuple(end_of(range_of(self._entries, number)) for number in range(self._subpartitions))
+
+    def abort(self, cause: BaseException) -> None:
         self._file.close()
-        return shuffle.PartitionEnd(sums)
-
-    def close(self, cause: BaseException | None = None) -> None:
-        if self._file is not None and not self._file.closed:
-            self._file.close()
-            cause = cause or errors.PenstockError("the writer was closed before it was finished")
-            with suppress(FileNotFoundError):  # the host's folder is gone
-                Path(f"{self._place}.failed").write_text(f"{type(cause).__name__}: {cause}")
-                shutil.rmtree(self._place)
+        with suppress(FileNotFoundError):  # the host's folder is gone
+            Path(f"{self._place}.failed").write_text(f"{type(cause).__name__}: {cause}")
+            shutil.rmtree(self._place)
 
 
-class FolderGate:
+class FolderGate(StoredGate):
     """An `InputGate`: partitions that are complete are read in turns, a batch at a time."""
 
-    def __init__(self, host: shuffle.TaskHost, descriptor: shuffle.InputGateDescriptor) -> None:
-        self.descriptor, self._host = descriptor, host
-        self._waiting = {number: channel.source for number, channel in enumerate(descriptor.channels)}
+    def __init__(
+        self, host: shuffle.TaskHost, owner: shuffle.OwnerContext, descriptor: shuffle.InputGateDescriptor
+    ) -> None:
+        super().__init__(host, owner, descriptor)
+        self._waiting: dict[int, ChannelDescriptor] = {}
         self._reading: deque[Iterator[Received]] = deque()
 
-    @property
-    def is_ended(self) -> bool:
-        return not (self._waiting or self._reading)
+    def has_open(self) -> bool:
+        return bool(self._waiting or self._reading)
 
-    def setup(self) -> None:
-        """Files are looked for, nobody is asked."""
+    def open(self, channels: Sequence[tuple[int, ChannelDescriptor]]) -> None:
+        self._waiting.update(channels)
 
-    def poll(self, channels: Container[int] | None = None) -> Received | None:
-        self._host.check_cancelled()
-        for channel, source in list(self._waiting.items()):
-            if not source.is_unknown and is_complete(source):
-                self._reading.append(self._read(channel, self._waiting.pop(channel)))
+    def next(self) -> Received | None:
+        for number, channel in list(self._waiting.items()):
+            if is_complete(channel.source):
+                self._reading.append(self._read(number, self._waiting.pop(number)))
         while self._reading:
             if (received := next(self._reading[0], None)) is not None:
                 self._reading.rotate(-1)
@@ -180,24 +164,11 @@ class FolderGate:
         self._host.wake_in(LOOK_SECONDS)
         return None
 
-    def poll_ahead(self) -> None:
-        """Nothing overtakes rows."""
-
-    def resume_consumption(self, channel: int) -> None:
-        """No channel is ever blocked."""
-
-    def close(self) -> None:
+    def let_go(self) -> None:
         self._waiting, self._reading = {}, deque()
 
-    def update(self, real: ShuffleDescriptor) -> bool:
-        """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
-        wanted = PartitionId(real.partition.dataset, real.partition.index, -1)
-        found = [channel for channel, source in list(self._waiting.items()) if source.partition == wanted]
-        self._waiting.update(dict.fromkeys(found, real))
-        return bool(found)
-
-    def _read(self, channel: int, source: ShuffleDescriptor) -> Iterator[Received]:
-        wanted, place = self.descriptor.channels[channel], Path(source.location)
+    def _read(self, channel: int, wanted: ChannelDescriptor) -> Iterator[Received]:
+        source, place = wanted.source, Path(wanted.source.location)
         try:
             width, entries = json.loads((place / "index").read_text())
             if wanted.subpartition + wanted.count > width:
@@ -207,7 +178,7 @@ class FolderGate:
                 for _, offset, size, _, checksum in entries:
                     data = os.pread(file.fileno(), size, offset)
                     if zlib.crc32(data) != checksum:
-                        raise unreadable(errors.IncompleteDataError, source, f"is damaged: {place}")
+                        raise unreadable(source.partition, errors.IncompleteDataError, f"is damaged: {place}")
                     yield Received(channel, pa.ipc.open_stream(data).read_next_batch())
         except FileNotFoundError:
             is_complete(source)  # it has just been released, or lost
@@ -216,25 +187,18 @@ class FolderGate:
         yield Received(channel, event=end_of(entries))
 
 
-class FolderEnvironment:
+class FolderEnvironment(BlockingEnvironment):
     """A `ShuffleEnvironment`."""
 
     def __init__(self, context: shuffle.ShuffleEnvironmentContext) -> None:
-        self._host = context.host
+        super().__init__(context)
         self._folder = folder_of(context.application, context.host.environment)
-        self._gates: list[tuple[shuffle.AttemptId, FolderGate]] = []
 
-    def create_result_partition_writers(
-        self, owner: shuffle.OwnerContext, descriptors: Sequence[shuffle.ResultPartitionDescriptor]
-    ) -> list[shuffle.ResultPartitionWriter]:
-        return [FolderWriter(self._host, descriptor) for descriptor in descriptors]
+    def writer(self, owner: shuffle.OwnerContext, descriptor: shuffle.ResultPartitionDescriptor) -> StoredWriter:
+        return StoredWriter(self._host, owner, descriptor, FolderRows(descriptor))
 
-    def create_input_gates(
-        self, owner: shuffle.OwnerContext, descriptors: Sequence[shuffle.InputGateDescriptor]
-    ) -> list[shuffle.InputGate]:
-        gates = [FolderGate(self._host, descriptor) for descriptor in descriptors]
-        self._gates += [(owner.attempt, gate) for gate in gates]
-        return list(gates)
+    def gate(self, owner: shuffle.OwnerContext, descriptor: shuffle.InputGateDescriptor) -> FolderGate:
+        return FolderGate(self._host, owner, descriptor)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         for each in partitions:
@@ -243,13 +207,6 @@ class FolderEnvironment:
     def partitions_occupying_local_resources(self) -> list[PartitionId]:
         names = [file.parent.name.rsplit(".", 2) for file in self._folder.glob("*/*/batches")]
         return [PartitionId(DatasetId.of(dataset), int(index), int(attempt)) for dataset, index, attempt in names]
-
-    def update_partition_info(self, consumer: shuffle.AttemptId, descriptor: ShuffleDescriptor) -> bool:
-        gates = [gate for attempt, gate in self._gates if attempt == consumer]
-        return bool([gate for gate in gates if gate.update(descriptor)])
-
-    def close(self) -> None:
-        """Keep the finished partitions."""
 
 
 class FolderMaster:

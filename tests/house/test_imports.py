@@ -26,17 +26,16 @@ ROOMS: dict[str, set[str]] = {
     "lifecycle": set(),
     "buffer": set(),
     "record": {"buffer", "shuffle"},
-    "partition": {"buffer", "lifecycle", "machine", "shuffle"},
+    "partition": {"buffer", "machine", "shuffle"},
     "connection": {"shuffle"},
     "link": {"connection", "shuffle"},
     "attachment": {"buffer", "connection", "link", "machine", "shuffle"},
-    "network": {"buffer", "connection", "lifecycle", "shuffle"},
+    "network": {"buffer", "connection", "shuffle"},
     "checkpoint": {"machine"},
     "environment": {
         "buffer",
         "checkpoint",
         "connection",
-        "lifecycle",
         "link",
         "machine",
         "network",
@@ -45,20 +44,21 @@ ROOMS: dict[str, set[str]] = {
         "shuffle",
     },
     "external": {"connection", "link", "machine", "observe", "partition", "shuffle"},
-    "graph": {"lifecycle", "shuffle"},
-    "job": {"checkpoint", "connection", "graph", "lifecycle", "link", "observe", "shuffle"},
+    "graph": {"shuffle"},
+    "job": {"checkpoint", "connection", "graph", "link", "observe", "shuffle"},
     "operators": {"graph", "machine", "record"},
     "task": {"graph", "operators", "record", "shuffle"},
     "stream": {"checkpoint", "graph", "machine", "operators", "record", "shuffle", "task"},
-    "remote": {"connection", "lifecycle", "link", "machine", "observe", "shuffle"},
+    "plugin": {"record", "shuffle"},
+    "remote": {"connection", "link", "machine", "observe", "shuffle"},
     "services": {
         "buffer",
         "connection",
         "external",
-        "lifecycle",
         "link",
         "machine",
         "partition",
+        "plugin",
         "record",
         "remote",
         "shuffle",
@@ -82,11 +82,11 @@ ROOMS: dict[str, set[str]] = {
     "lab": {"attachment", "job", "link", "shuffle"},
     "observe": {"link", "shuffle"},
     "web": {"graph", "job", "link", "observe", "shuffle"},
-    "testing": {"api", "graph", "lifecycle", "partition", "shuffle", "task"},
+    "testing": {"api", "graph", "partition", "shuffle", "task"},
 }
 """Each room with the rooms it may import, beside those of everybody."""
 
-EVERYBODYS = ("errors", "settings")
+EVERYBODYS = ("errors", "settings", "lifecycle")
 """The rooms that each room after them may import, and no row says; none of these imports a later one."""
 
 ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "kept", "replaying", "showing"}

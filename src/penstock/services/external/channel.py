@@ -26,9 +26,9 @@ from penstock.link.control import carried_error
 from penstock.link.wire import Plain, from_wire
 from penstock.partition.file_header import damaged
 from penstock.partition.file_input import FileOrigin
+from penstock.plugin.partition_errors import about
 from penstock.services.external.fetches import ReceivedPiece, WantedPiece
 from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
-from penstock.services.partition_errors import about
 from penstock.shuffle import ChannelDescriptor, EndOfPartition, Received
 
 if TYPE_CHECKING:

@@ -3,55 +3,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from penstock.connection.protection import services_protection
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import ListHeld, ReleaseKept
-from penstock.services.awaited_producers import GatesOfTasks
+from penstock.plugin.environment import BlockingEnvironment
+from penstock.plugin.writer import StoredWriter
 from penstock.services.external.host_line import HostLine
 from penstock.services.external.sources import ExternalSources
 from penstock.services.external.writer import ExternalFiles
 from penstock.services.fetching.gate import FetchingGate
-from penstock.services.file_writer import FileWriter
 from penstock.shuffle import (
-    AttemptId,
-    InputGate,
     InputGateDescriptor,
     OwnerContext,
     PartitionId,
     ResultPartitionDescriptor,
-    ResultPartitionWriter,
-    ShuffleDescriptor,
     ShuffleEnvironmentContext,
 )
 
 
-class ExternalEnvironment:
+class ExternalEnvironment(BlockingEnvironment):
     """A `ShuffleEnvironment`."""
 
     def __init__(self, context: ShuffleEnvironmentContext) -> None:
-        self._host = context.host
-        self._settings = context.settings
+        super().__init__(context)
         self._key = ApplicationKey.of(context.application, context.secret)
-        self._gates = GatesOfTasks()
 
-    def create_result_partition_writers(
-        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
-    ) -> list[ResultPartitionWriter]:
-        """Writers in the order of the descriptors."""
-        host, settings, key = self._host, self._settings, self._key
-        return [
-            FileWriter(host, owner, descriptor, ExternalFiles(host, descriptor, settings, key))
-            for descriptor in descriptors
-        ]
+    def writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> StoredWriter:
+        """A writer of the host service's files."""
+        files = ExternalFiles(self._host, descriptor, self._settings, self._key)
+        return StoredWriter(self._host, owner, descriptor, files)
 
-    def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
-        """Gates in the order of the descriptors."""
+    def gate(self, owner: OwnerContext, descriptor: InputGateDescriptor) -> FetchingGate:
+        """A gate that asks host services."""
         sources = ExternalSources(self._settings.external, self._key, services_protection(self._settings.tls))
-        gates = [FetchingGate(self._host, owner, descriptor, sources) for descriptor in descriptors]
-        self._gates.add(owner.attempt, gates)
-        return list(gates)
+        return FetchingGate(self._host, owner, descriptor, sources)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Have this host's service remove these partitions."""
@@ -68,13 +55,6 @@ class ExternalEnvironment:
             return list(line.ask(ListHeld()).partitions)
         finally:
             line.close()
-
-    def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
-        """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
-        return self._gates.update(consumer, descriptor)
-
-    def close(self) -> None:
-        """Keep the partitions: they are the host service's."""
 
     def _line(self) -> HostLine:
         """A line of the environment's own: the task that it is of may have been told to stop."""

@@ -17,13 +17,14 @@ from penstock.external.requests import BeginPartition, BegunPartition, CommitPar
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
+from penstock.plugin.writer import RowStore
 from penstock.services.external.host_line import HostLine
 from penstock.settings import Settings
 from penstock.shuffle import EndOfPartition, ResultPartitionDescriptor, TaskHost
 
 
-class ExternalFiles:
-    """A `FileStore` in files of this host's service."""
+class ExternalFiles(RowStore):
+    """The store of one partition, in files of this host's service."""
 
     def __init__(
         self, host: TaskHost, descriptor: ResultPartitionDescriptor, settings: Settings, key: ApplicationKey
@@ -40,7 +41,7 @@ class ExternalFiles:
         self._partition = descriptor.shuffle.partition
 
     @property
-    def bytes_on_disk(self) -> int:
+    def nbytes(self) -> int:
         """The bytes of what is finished."""
         return 0 if self._files is None else self._files.bytes_on_disk
 
@@ -65,8 +66,8 @@ class ExternalFiles:
 
     def written(self) -> None:
         """Ask for more room where what was granted is used."""
-        if self.bytes_on_disk > self._room:
-            self._room = self._asking().ask(GrowPartition(self._begun.number, self.bytes_on_disk)).room
+        if self.nbytes > self._room:
+            self._room = self._asking().ask(GrowPartition(self._begun.number, self.nbytes)).room
 
     def finish(self) -> tuple[EndOfPartition, ...]:
         """Complete the files, and hand them to the service."""
@@ -74,9 +75,6 @@ class ExternalFiles:
         ends = self._files.finish()
         self._asking().ask(CommitPartition(self._begun.number, ends))
         return ends
-
-    def publish(self, ends: tuple[EndOfPartition, ...]) -> None:
-        """The commit has done it."""
 
     def abort(self, cause: BaseException) -> None:
         """Give the files up, and let the service tell readers."""

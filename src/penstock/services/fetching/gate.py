@@ -3,8 +3,8 @@
 
 Rules: nothing is received that no reader has asked for, so a task that is busy leaves bytes with the kernel and the
 service, not in its own memory. Channels whose data is there take turns. A poll that gives nothing has the connections
-watched, until one of them can go on or the next poll comes. A gate looks every twentieth
-of a second whether a producer became known.
+watched, until one of them can go on or the next poll comes. A gate looks at its
+connections every twentieth of a second: the time in which a service gives nothing is counted by looks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Container
+from collections.abc import Sequence
 
-from penstock.errors import PartitionError
-from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
-from penstock.services.awaited_producers import AwaitedProducers
+from penstock.plugin.gate import StoredGate
 from penstock.services.fetching.line import ServiceLine
 from penstock.services.fetching.parts import FetchedChannel, FetchedPiece, FetchSources
 from penstock.shuffle import (
@@ -24,14 +22,13 @@ from penstock.shuffle import (
     InputGateDescriptor,
     OwnerContext,
     Received,
-    ShuffleDescriptor,
     TaskHost,
 )
 
 _LOOK_SECONDS = 0.05
 
 
-class FetchingGate:
+class FetchingGate(StoredGate):
     """An `InputGate`."""
 
     def __init__(
@@ -41,74 +38,42 @@ class FetchingGate:
         descriptor: InputGateDescriptor,
         sources: FetchSources,
     ) -> None:
-        self.descriptor = descriptor
-        self._host = host
-        self._metrics = owner.metrics
+        super().__init__(host, owner, descriptor)
         self._sources = sources
-        self._awaited = AwaitedProducers()
         self._readers: dict[int, FetchedChannel] = {}
         self._turns: deque[int] = deque()
         self._lines: dict[str, ServiceLine] = {}
         self._watched: list[int] = []
         """The descriptors of connections that the host watches."""
-        self._error: BaseException | None = None
-        self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
 
-    def setup(self) -> None:
-        """Begin with the partitions that are known already."""
-        self._lifecycle.move(GateEvent.SET_UP)
-        for number, channel in self._awaited.known(self.descriptor.channels):
-            self._open(number, channel)
+    def has_open(self) -> bool:
+        """Tell whether a channel that was opened has not ended."""
+        return bool(self._readers)
 
-    @property
-    def is_ended(self) -> bool:
-        """True if every channel has ended and all of it was given."""
-        return not (self._readers or self._awaited)
+    def open(self, channels: Sequence[tuple[int, ChannelDescriptor]]) -> None:
+        """Begin with channels whose producers are known."""
+        for number, channel in channels:
+            self._readers[number] = self._sources.channel(number, channel, self.descriptor)
+            self._turns.append(number)
 
-    def poll(self, channels: Container[int] | None = None) -> Received | None:
-        """Take the batch or event that is there, or do what can be done for one; None if nothing is there."""
-        self._host.check_cancelled()
+    def next(self) -> Received | None:
+        """Give what is there, or do what can be done without waiting, and give what that has brought."""
         self._unwatch()
-        received = self._advance()
+        received = self._ready()
+        if received is None:
+            self._move()
+            received = self._ready()
         if received is None and not self.is_ended:
             self._watch()
         return received
 
-    def poll_ahead(self) -> None:
-        """Nothing overtakes rows."""
-
-    def resume_consumption(self, channel: int) -> None:
-        """No channel is ever blocked."""
-
-    def close(self) -> None:
+    def let_go(self) -> None:
         """Close the connections; idempotent."""
-        self._lifecycle.move(GateEvent.CLOSE)
         self._unwatch()
         for line in self._lines.values():
             line.close()
         self._lines.clear()
         self._readers.clear()
-        self._awaited.clear()
-
-    def update(self, real: ShuffleDescriptor) -> bool:
-        """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
-        return self._awaited.learn(real)
-
-    def _advance(self) -> Received | None:
-        """Give what is there, or do what can be done without waiting, and give what that has brought."""
-        if self._error is not None:
-            raise self._error
-        for number, channel in self._awaited.arrived():
-            self._open(number, channel)
-        try:
-            received = self._ready()
-            if received is None:
-                self._move()
-                received = self._ready()
-        except PartitionError as error:
-            self._error = error
-            raise
-        return received
 
     def _ready(self) -> Received | None:
         for _ in range(len(self._turns)):
@@ -119,8 +84,6 @@ class FetchingGate:
             else:
                 self._turns.rotate(-1)
             if received is not None:
-                if received.batch is not None:
-                    self._metrics.add("rows_in", received.batch.num_rows)
                 return received
         return None
 
@@ -156,10 +119,6 @@ class FetchingGate:
     def _unwatch(self) -> None:
         while self._watched:
             self._host.unwatch(self._watched.pop())
-
-    def _open(self, number: int, channel: ChannelDescriptor) -> None:
-        self._readers[number] = self._sources.channel(number, channel, self.descriptor)
-        self._turns.append(number)
 
     def _line(self, reader: FetchedChannel) -> ServiceLine:
         source = reader.wanted.source

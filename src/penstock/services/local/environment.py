@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from penstock.errors import SettingError
 from penstock.link.calls import ListOccupying
 from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
-from penstock.services.file_writer import FileWriter
+from penstock.plugin.writer import StoredWriter
 from penstock.services.local.builders import Builders, OwnSegments, Segments, SharedSegment, WholeMessages
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.hybrid_layout import HybridSegments, StoredPart
@@ -79,7 +79,7 @@ class LocalShuffleEnvironment:
             raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
         if not kind.pipelined:
             store = LocalFiles(self._host, owner.attempt, descriptor, self._blocking)
-            return FileWriter(self._host, owner, descriptor, store)
+            return StoredWriter(self._host, owner, descriptor, store)
         policy = self._stream if descriptor.is_stream else self._hybrid if kind.is_hybrid else self._pipelined
         made = functools.partial(policy, descriptor)
         return SegmentWriter(self._host, owner, descriptor, made, verify=self._verify)

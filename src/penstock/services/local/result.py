@@ -15,6 +15,7 @@ from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.partition.file_output import FileOptions
 from penstock.partition.hash_writer import HashWriter
 from penstock.partition.sort_merge_writer import SortMergeWriter
+from penstock.plugin.writer import RowStore
 from penstock.settings import BlockingSettings
 from penstock.shuffle import (
     AttemptId,
@@ -26,8 +27,8 @@ from penstock.shuffle import (
 )
 
 
-class LocalFiles:
-    """A `FileStore` in a folder of this host's environment."""
+class LocalFiles(RowStore):
+    """The store of one partition, in a folder of this host's environment."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class LocalFiles:
         self._files: HashWriter | SortMergeWriter | None = None
 
     @property
-    def bytes_on_disk(self) -> int:
+    def nbytes(self) -> int:
         """The bytes of what is finished."""
         return 0 if self._files is None else self._files.bytes_on_disk
 
@@ -77,9 +78,6 @@ class LocalFiles:
         self._files = made(self._folder, schema, self._partition, count, options)
         return self._files
 
-    def written(self) -> None:
-        """Nothing is counted before the end."""
-
     def finish(self) -> tuple[EndOfPartition, ...]:
         """Complete the files."""
         assert self._files is not None  # noqa: S101 - what has not begun is not finished
@@ -95,13 +93,6 @@ class LocalFiles:
             self._files.abort()
         is_storage = isinstance(cause, StorageError)
         self._host.hand_in(FailWriter(self._partition, f"{type(cause).__name__}: {cause}", is_storage))
-
-    def explained(self, error: StorageError) -> StorageError:
-        """It says all."""
-        return error
-
-    def close(self) -> None:
-        """Nothing is held when the files are closed."""
 
 
 def sorts(partition: PartitionDescriptor, hash_max: int) -> bool:

@@ -3,50 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from penstock.errors import SettingError
-from penstock.services.awaited_producers import GatesOfTasks
+from penstock.plugin.environment import BlockingEnvironment
+from penstock.plugin.writer import StoredWriter
 from penstock.services.objects.gate import ObjectGate
 from penstock.services.objects.places import ObjectFolder
-from penstock.services.objects.writer import ObjectWriter
+from penstock.services.objects.writer import ObjectRows
 from penstock.shuffle import (
-    AttemptId,
-    InputGate,
     InputGateDescriptor,
     OwnerContext,
     PartitionId,
     ResultPartitionDescriptor,
-    ResultPartitionWriter,
-    ShuffleDescriptor,
     ShuffleEnvironmentContext,
 )
 
 
-class ObjectEnvironment:
+class ObjectEnvironment(BlockingEnvironment):
     """A `ShuffleEnvironment`."""
 
     def __init__(self, context: ShuffleEnvironmentContext) -> None:
-        self._host = context.host
-        self._settings = context.settings
+        super().__init__(context)
         self._folder = ObjectFolder(context.settings.objects.uri, context.application)
-        self._gates = GatesOfTasks()
 
-    def create_result_partition_writers(
-        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
-    ) -> list[ResultPartitionWriter]:
-        """Writers in the order of the descriptors."""
-        if any(descriptor.is_stream for descriptor in descriptors):
-            raise SettingError("the service objects carries no streams: use service='local'")
-        host, settings, folder = self._host, self._settings.blocking, self._folder
-        return [ObjectWriter(host, owner, descriptor, settings, folder) for descriptor in descriptors]
+    def writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> StoredWriter:
+        """A writer of objects."""
+        rows = ObjectRows(self._host, descriptor, self._settings.blocking, self._folder)
+        return StoredWriter(self._host, owner, descriptor, rows)
 
-    def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
-        """Gates in the order of the descriptors."""
-        late = self._settings.objects.request_timeout
-        gates = [ObjectGate(self._host, owner, descriptor, self._folder, late) for descriptor in descriptors]
-        self._gates.add(owner.attempt, gates)
-        return list(gates)
+    def gate(self, owner: OwnerContext, descriptor: InputGateDescriptor) -> ObjectGate:
+        """A gate that reads objects."""
+        return ObjectGate(self._host, owner, descriptor, self._folder, self._settings.objects.request_timeout)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release these, wherever they were written."""
@@ -56,10 +43,3 @@ class ObjectEnvironment:
     def partitions_occupying_local_resources(self) -> list[PartitionId]:
         """The partitions of this host that have objects."""
         return self._folder.held(self._host.environment)
-
-    def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
-        """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
-        return self._gates.update(consumer, descriptor)
-
-    def close(self) -> None:
-        """Keep the objects."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from penstock.buffer.arrow import PayloadFormat
 from penstock.errors import IncompleteDataError
 from penstock.partition.sort_buffer import joined
+from penstock.plugin.partition_errors import about
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.remote.blocks import BlockHead
-from penstock.services.partition_errors import about
 from penstock.shuffle import ChannelDescriptor, EndOfData, EndOfPartition, Received
 from penstock.shuffle.sums import Sums
 

@@ -3,52 +3,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from penstock.errors import SettingError
+from penstock.plugin.environment import BlockingEnvironment
+from penstock.plugin.writer import StoredWriter
 from penstock.remote import messages as ask
-from penstock.services.awaited_producers import GatesOfTasks
 from penstock.services.remote.client import RemoteClient
 from penstock.services.remote.gate import RemoteGate
 from penstock.services.remote.lines import RemoteAccess
-from penstock.services.remote.writer import RemoteWriter
+from penstock.services.remote.writer import PushedRows
 from penstock.shuffle import (
-    AttemptId,
-    InputGate,
     InputGateDescriptor,
     OwnerContext,
     PartitionId,
     ResultPartitionDescriptor,
-    ResultPartitionWriter,
-    ShuffleDescriptor,
     ShuffleEnvironmentContext,
 )
 
 
-class RemoteEnvironment:
+class RemoteEnvironment(BlockingEnvironment):
     """A `ShuffleEnvironment`."""
 
     def __init__(self, context: ShuffleEnvironmentContext) -> None:
-        self._host = context.host
-        self._blocking = context.settings.blocking
+        super().__init__(context)
         access = RemoteAccess.of(context.settings, context.application, "task", context.secret)
         self._client = RemoteClient(access, "penstock-remote")
-        self._gates = GatesOfTasks()
 
-    def create_result_partition_writers(
-        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
-    ) -> list[ResultPartitionWriter]:
-        """Writers in the order of the descriptors."""
-        if any(descriptor.is_stream for descriptor in descriptors):
-            raise SettingError("the remote shuffle service carries no streams: use service='local'")
-        host, settings, client = self._host, self._blocking, self._client
-        return [RemoteWriter(host, owner, descriptor, settings, client) for descriptor in descriptors]
+    def writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> StoredWriter:
+        """A writer that pushes."""
+        rows = PushedRows(self._host, descriptor, self._settings.blocking, self._client)
+        return StoredWriter(self._host, owner, descriptor, rows)
 
-    def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
-        """Gates in the order of the descriptors."""
-        gates = [RemoteGate(self._host, owner, descriptor, self._client) for descriptor in descriptors]
-        self._gates.add(owner.attempt, gates)
-        return list(gates)
+    def gate(self, owner: OwnerContext, descriptor: InputGateDescriptor) -> RemoteGate:
+        """A gate that fetches."""
+        return RemoteGate(self._host, owner, descriptor, self._client)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release these, wherever they lie."""
@@ -57,10 +45,6 @@ class RemoteEnvironment:
     def partitions_occupying_local_resources(self) -> list[PartitionId]:
         """The partitions of this host that workers hold."""
         return list(self._client.call(self._client.ask(ask.ListOfHost(self._host.environment))).partitions)
-
-    def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
-        """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
-        return self._gates.update(consumer, descriptor)
 
     def close(self) -> None:
         """Hang up; finished partitions stay."""

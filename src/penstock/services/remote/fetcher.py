@@ -38,12 +38,12 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.link.control import carried_error, unpack
+from penstock.plugin.partition_errors import about
 from penstock.remote import messages as ask
 from penstock.remote.blocks import HEAD, LEAST_CREDIT, BlockHead, read_blocks
 from penstock.remote.partition_states import RemoteState
 from penstock.remote.peers import Way, asked
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
-from penstock.services.partition_errors import about
 from penstock.services.remote.lines import ManagerLine
 from penstock.shuffle import EndOfPartition, PartitionId
 

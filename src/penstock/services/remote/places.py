@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from penstock.errors import PartitionError, ProtocolError
-from penstock.services.partition_errors import about
+from penstock.plugin.partition_errors import about
 from penstock.shuffle import ChannelDescriptor
 
 _LOCATION = re.compile(r"(\d{1,9})/(\d{1,9})(?:@([0-9a-f]{1,64}))?")

@@ -27,10 +27,10 @@ from penstock.errors import (
     QuotaError,
     StaleError,
 )
+from penstock.plugin.partition_errors import about
 from penstock.remote import messages as ask
 from penstock.remote.peers import Way, asked
 from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic
-from penstock.services.partition_errors import about
 from penstock.services.remote.lines import ManagerLine
 from penstock.services.remote.push_queue import PushedBlock, PushQueue
 from penstock.shuffle import PartitionId

@@ -30,8 +30,8 @@ from penstock.errors import (
 )
 from penstock.partition.file_header import damaged
 from penstock.partition.file_input import FileOrigin
+from penstock.plugin.partition_errors import about
 from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
-from penstock.services.partition_errors import about
 from penstock.services.spark_ess.fetches import Fetched, Wanted
 from penstock.services.spark_ess.manifest import ExtentRun, Manifest
 from penstock.services.spark_ess.messages import Block

@@ -6,6 +6,7 @@ from __future__ import annotations
 from penstock.errors import NoStorageError, StorageError
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
+from penstock.plugin.writer import RowStore
 from penstock.services.spark_ess.client import Access, ServiceRefusedError, address_of, registered
 from penstock.services.spark_ess.files import FilesOfPartition, PartitionFiles
 from penstock.services.spark_ess.places import Place, folders_for, make_folders
@@ -13,8 +14,8 @@ from penstock.settings import Settings
 from penstock.shuffle import EndOfPartition, ResultPartitionDescriptor, TaskHost
 
 
-class EssFiles:
-    """A `FileStore` in folders that this host's service knows."""
+class EssFiles(RowStore):
+    """The store of one partition, in folders that this host's service knows."""
 
     def __init__(
         self, host: TaskHost, descriptor: ResultPartitionDescriptor, settings: Settings, access: Access
@@ -30,7 +31,7 @@ class EssFiles:
         self._partition = descriptor.shuffle.partition
 
     @property
-    def bytes_on_disk(self) -> int:
+    def nbytes(self) -> int:
         """The bytes of what is finished."""
         return 0 if self._files is None else self._files.writer.bytes_on_disk
 
@@ -47,9 +48,6 @@ class EssFiles:
         options = FileOptions(settings.compression, settings.sort_buffer, settings.reserve)
         self._files = PartitionFiles(wanted, options)
         return self._files.writer
-
-    def written(self) -> None:
-        """Nothing is counted before the end."""
 
     def finish(self) -> tuple[EndOfPartition, ...]:
         """Complete the files; the service gives them to readers."""
@@ -68,13 +66,6 @@ class EssFiles:
         """Remove the files, and leave the cause to readers."""
         if self._files is not None:
             self._files.abort(f"{type(cause).__name__}: {cause}")
-
-    def explained(self, error: StorageError) -> StorageError:
-        """It says all: `PartitionFiles` knows the folders."""
-        return error
-
-    def close(self) -> None:
-        """Nothing is held when the files are closed."""
 
     def _registered(self) -> tuple[str, ...]:
         settings, access = self._settings.ess, self._access

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from penstock.shuffle import AttemptId, ChannelDescriptor, PartitionId, ShuffleDescriptor
+from penstock.shuffle import AttemptId, ChannelDescriptor, InputGate, PartitionId, ShuffleDescriptor
 
 
 class AwaitedProducers:
@@ -52,8 +52,8 @@ class AwaitedProducers:
         self._channels.clear()
 
 
-class UpdatedGate(Protocol):
-    """A gate that hears of its producers."""
+class UpdatedGate(InputGate, Protocol):
+    """A gate that hears of its producers from its environment."""
 
     def update(self, real: ShuffleDescriptor) -> bool:
         """Put a producer where it is unknown; False where this gate does not wait for it. Any thread."""

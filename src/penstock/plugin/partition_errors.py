@@ -15,3 +15,8 @@ def about(partition: PartitionId, error: E) -> E:
     """The error, with this partition in it."""
     error.partition = partition.to_wire()
     return error
+
+
+def unreadable(partition: PartitionId, kind: type[E], why: str) -> E:
+    """The error of a kind that says why a partition can't be read, such as "was released"."""
+    return about(partition, kind(f"partition {partition} {why}"))

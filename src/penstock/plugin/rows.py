@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on their way into the files of a blocking partition, whichever service keeps these.
+"""Rows on their way into the store of a blocking partition, whichever service has it.
 
 If slices of a column drag others' rows along, rows are stored part by part, each holding on to no more memory than it
 needs (`record/layout.py:compact`): a writer that sorts holds many of them.
@@ -18,8 +18,8 @@ from penstock.shuffle.splits import Split
 _INTAKE_ROWS = 1 << 20
 
 
-class Files(Protocol):
-    """The files, while they are written."""
+class RowSink(Protocol):
+    """A store that is open, such as the files that `penstock.partition` writes."""
 
     @property
     def gather_bytes(self) -> int:
@@ -39,7 +39,7 @@ class Files(Protocol):
         """Append a batch to all subpartitions."""
 
 
-class FileRows:
+class RowsForStore:
     """The rows of one partition."""
 
     def __init__(self, descriptor: ResultPartitionDescriptor) -> None:
@@ -47,19 +47,19 @@ class FileRows:
         self._loose = {at for at, field in enumerate(descriptor.schema) if contains(field.type, is_loose)}
         """The columns whose slices drag others' rows along."""
 
-    def intake(self, files: Files) -> Intake:
-        """The rows that these files take best."""
-        return Intake(files.gather_bytes, _INTAKE_ROWS, files.holds_batches or self._broadcasts)
+    def intake(self, sink: RowSink) -> Intake:
+        """The rows that this store takes best."""
+        return Intake(sink.gather_bytes, _INTAKE_ROWS, sink.holds_batches or self._broadcasts)
 
-    def append(self, files: Files, split: Split) -> None:
+    def append(self, sink: RowSink, split: Split) -> None:
         """Append all rows of a split."""
         if split.is_for_all:
-            files.broadcast(self._compacted(split.source))
+            sink.broadcast(self._compacted(split.source))
         elif not self._loose:
-            files.write_split(split)
+            sink.write_split(split)
         else:
             for subpartition, batch in split:
-                files.write(self._compacted(batch), subpartition)
+                sink.write(self._compacted(batch), subpartition)
 
     def _compacted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._loose:
