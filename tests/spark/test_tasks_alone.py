@@ -23,6 +23,7 @@ pytestmark = pytest.mark.spark
 
 WAIT = 60.0
 RATE = 6_000
+KEYS = 50
 APPROXIMATE = {"recovery": "approximate", "consistency": "at_least_once", "checkpointInterval": "100ms"}
 
 
@@ -32,7 +33,7 @@ def ended(spark: Any) -> Iterator[None]:
     yield from queries_ended(spark)
 
 
-def dying(wish: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def dying(wish: Path, columns: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function of which one task's process is killed in the middle of a batch, when somebody wants that."""
 
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -40,7 +41,7 @@ def dying(wish: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
             with contextlib.suppress(FileNotFoundError):
                 wish.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield batch.select(["value"])
+            yield batch.select(columns)
 
     return function
 
@@ -60,10 +61,41 @@ def test_killed_task_reads_its_input_again_out_of_the_log(spark: Any, tmp_path: 
     assert not [title for title in found["rowsLostByExchange"] if "exchange 0" in title], "rows to the task were lost"
 
 
+@pytest.mark.parametrize("log", [False, True], ids=["without a log", "with the log"])
+def test_counts_by_key_lack_what_is_reported(spark: Any, tmp_path: Path, log: bool) -> None:
+    """A counter begins anew alone, twice: its keys lack the rows lost and forgotten; with the log none lacks any."""
+    source = penstock.readStream(spark).format("rate").options(rowsPerSecond=RATE, numPartitions=1).load()
+    counted = source.selectExpr(f"value % {KEYS} AS k", "value").keyBy("k", numPartitions=2)
+    counted = counted.agg(n=("value", "count"), newest=("value", "max"))
+    passed = counted.mapInArrow(dying(tmp_path / "wish", ["k", "n", "newest"]), counted.schema).rebalance(1)
+    writer = passed.writeStream.format("parquet").options(**APPROXIMATE).outputMode("update")
+    logging = {"persistInFlight": "continuous"} if log else {}
+    writer = writer.options(**logging).option("checkpointInterval", "700ms")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoints")).start(str(tmp_path / "output"))
+    for kill in (1, 2):
+        before = completed(query)
+        wait_until("checkpoints are complete", lambda before=before: completed(query) > before + 1, WAIT)
+        (tmp_path / "wish").touch()
+        wait_until("it is known what was lost", lambda kill=kill: is_known(query, kill), WAIT)
+    before = completed(query)
+    wait_until("checkpoints go on", lambda: completed(query) > before + 2, WAIT)
+    found = query.lastProgress["recovery"]
+    query.stop()
+    table = pq.read_table(tmp_path / "output").group_by("k").aggregate([("n", "max"), ("newest", "max")])
+    given = pc.add(pc.divide(pc.subtract(table["newest_max"], table["k"]), KEYS), 1)
+    missing = pc.subtract(given, table["n_max"])
+    assert table.num_rows == KEYS
+    lost = sum(rows for title, rows in found["rowsLostByExchange"].items() if "exchange 0" in title)
+    assert pc.sum(missing).as_py() == lost + found["rowsForgotten"]
+    assert pc.min(missing).as_py() >= 0, "no key counts a row twice"
+    assert (pc.max(missing).as_py() == 0) is log
+    assert found["tasksNotCounted"] == 0
+
+
 def of_killed_task(spark: Any, folder: Path, options: dict[str, str]) -> tuple[dict[str, Any], int, int]:
     """Kill one of two tasks between a source and a sink: the report, rows that are missing, and rows twice."""
     source = penstock.readStream(spark).format("rate").options(rowsPerSecond=RATE, numPartitions=1)
-    passed = source.load().rebalance(2).mapInArrow(dying(folder / "wish"), "value long").rebalance(1)
+    passed = source.load().rebalance(2).mapInArrow(dying(folder / "wish", ["value"]), "value long").rebalance(1)
     writer = passed.writeStream.format("parquet").options(**APPROXIMATE, **options)
     query = writer.option("checkpointLocation", str(folder / "checkpoints")).start(str(folder / "output"))
     wait_until("a checkpoint is complete", lambda: completed(query) > 0, WAIT)
@@ -86,11 +118,11 @@ def completed(query: Any) -> int:
     return 0 if report is None else report["checkpoints"]["completed"]
 
 
-def is_known(query: Any) -> bool:
-    """Tell whether a task has begun anew, and all channels have been counted since."""
+def is_known(query: Any, restarts: int = 1) -> bool:
+    """Tell whether so many tasks have begun anew, and all channels have been counted since."""
     report = query.lastProgress
     found = None if report is None else report["recovery"]
-    return found is not None and found["restartsAlone"] == 1 and found["channelsNotCounted"] == 0
+    return found is not None and found["restartsAlone"] == restarts and found["channelsNotCounted"] == 0
 
 
 def test_what_can_not_be_honest_is_refused(spark: Any, tmp_path: Path) -> None:
