@@ -46,27 +46,17 @@ def parser() -> argparse.ArgumentParser:
     page.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual turns (1)")
     streaming = kinds.add_parser("streaming", help="streaming queries: rates, checkpoints, latency, recovery")
     streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
+    alone = kinds.add_parser("alone", help="gaps between rows while one task of a query begins anew alone")
+    alone.set_defaults(scale=1.0)
     checkpoints = kinds.add_parser("checkpoints", help="checkpoints while a slow operator holds everything back")
     checkpoints.set_defaults(scale=1.0)
-    for kind in (blocking, hybrid, services, latency, copies, metrics, tls, page, streaming, checkpoints):
+    written = (blocking, hybrid, services, latency, copies, metrics, tls, page, streaming, alone, checkpoints)
+    for kind in written:
         kind.add_argument("--write", action="store_true", help="put the figures into the pages, beside the others")
-    for kind in (everything, blocking, hybrid, services, latency, copies, metrics, tls, page, streaming, checkpoints):
+    for kind in (everything, *written):
         kind.add_argument("--readme", default="README.md", metavar="FILE", help="where five rows go (README.md)")
         kind.add_argument("--page", default="docs/benchmarks.md", metavar="FILE", help="where all figures go")
-    for kind in (
-        exchange,
-        everything,
-        blocking,
-        hybrid,
-        services,
-        latency,
-        copies,
-        metrics,
-        tls,
-        page,
-        streaming,
-        checkpoints,
-    ):
+    for kind in (exchange, everything, *written):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
@@ -92,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     tls.set_defaults(bench="tls")
     page.set_defaults(bench="page")
     streaming.set_defaults(bench="streaming")
+    alone.set_defaults(bench="alone")
     checkpoints.set_defaults(bench="checkpoints")
     return parser
 

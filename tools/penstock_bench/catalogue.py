@@ -65,6 +65,12 @@ CHECKPOINTS = Section(
     "last operator is busy for some microseconds with each row, in steps of 100 to 1,000 rows. Checkpoints are asked "
     "for once the sources stand still for four fifths of the time; a figure is the median of them.",
 )
+LONE = Section(
+    "Tasks that begin anew alone",
+    "A source of 6,000 rows a second, six mappers and a sink on two executors; one mapper is killed, and its "
+    "successor comes when Spark has started it. A figure is the 99th percentile of the gaps between the batches of "
+    "all others.",
+)
 COPIES = Section(
     "Copies behind functions",
     "A function may write into what it gave when it is asked for more, so what is held longer is copied. A job "
@@ -108,6 +114,7 @@ SECTIONS = (
     TLS,
     PAGE,
     STREAMING,
+    LONE,
     CHECKPOINTS,
 )
 """In the order of the page."""
@@ -457,3 +464,14 @@ CHECKPOINTS_FULL = _ways(
 CHECKPOINTS_PRESSED = Row(
     "no back-pressure: sources held back", "The share of their time, in the queries above.", CHECKPOINTS
 )
+LOGGED = "with a log of rows"
+LONE_WAYS = ("without a log", LOGGED)
+
+
+def _lone(label: str, meaning: str) -> dict[str, Row]:
+    return {way: Row(f"{label}, {way}", meaning, LONE) for way in LONE_WAYS}
+
+
+LONE_CALM = _lone("gaps while nothing happens", "The ten seconds before the kill.")
+LONE_KILLED = _lone("gaps around a kill", "From the kill until two seconds after its successor's first rows.")
+LONE_TIMES = _lone("around a kill by calm", "The median of the runs.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m penstock_bench`: exchanges, hybrid, latency, copies, metrics, page, streams, checkpoints and all."""
+"""`python -m penstock_bench`: all benches but those that stand alone, by their names, and `all` of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from penstock_bench.checkpoints import checkpoint_outcomes
 from penstock_bench.copies import copy_outcomes
 from penstock_bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock_bench.latency import FLUSH_TIMEOUT, latency_outcomes
+from penstock_bench.lone_tasks import EXECUTORS, lone_outcomes
 from penstock_bench.measure import Case, Outcome, compare
 from penstock_bench.metrics_cost import metrics_outcomes
 from penstock_bench.page_cost import page_outcomes
@@ -99,7 +100,9 @@ def bench_sections(kind: str, options: AllOptions) -> int:
 def _all(options: AllOptions) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
-    for measure in (_hybrids, _services, _latencies, _copies, _metrics, _tls, _pages, _streams, _checkpoints):
+    for measure in (_hybrids, _services, _latencies, _copies, _metrics, _tls, _pages, _streams):
+        outcomes += measure(options)
+    for measure in (_lone_tasks, _checkpoints):
         outcomes += measure(options)
     return outcomes
 
@@ -122,6 +125,11 @@ def _streams(options: AllOptions) -> list[Outcome]:
     with bench_session(conf=CLUSTER) as spark:
         outcomes.append(recovery_outcome(spark, catalogue.STREAM_RECOVERY_CLUSTER, options.repeat, say))
     return outcomes
+
+
+def _lone_tasks(options: AllOptions) -> list[Outcome]:
+    with bench_session(conf=EXECUTORS) as spark:
+        return lone_outcomes(spark, options.repeat, say)
 
 
 def _services(options: AllOptions) -> list[Outcome]:
@@ -193,6 +201,7 @@ KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
     "tls": _tls,
     "page": _pages,
     "streaming": _streams,
+    "alone": _lone_tasks,
     "checkpoints": _checkpoints,
 }
 """The benches, by their names on the command line."""
