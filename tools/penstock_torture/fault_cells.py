@@ -16,7 +16,7 @@ HOW: Final = {
     "kill": "SIGKILL; the process is started again",
     "pause": "SIGSTOP for 20 s, then SIGCONT",
     "slow disk": "each read and write of its files sleeps for 20 ms",
-    "disk full": "a tmpfs of 8 to 16 MB",
+    "disk full": "a tmpfs of 1 to 16 MB",
     "bit flip on disk": "one bit of each file of rows, or of the log",
     "bit flip on the wire": "a proxy turns one bit, on the way there or back",
     "duplicate push": "a proxy sends a pushed block twice",
@@ -52,12 +52,14 @@ class FaultCell:
 _NO_PUSH = "nothing is pushed to it"
 _CLIENTS = "tests/processes/test_client.py::"
 _EXTERNAL = "tests/processes/test_external_faults.py::"
+_FULL = "tests/processes/test_remote_full.py::"
 _MANAGER = "tests/remote/test_manager_core.py::"
 _REMOTE = "tests/processes/test_remote_faults.py::"
 
 _ELSEWHERE: Final = {
     ("kill", "client"): _CLIENTS + "test_a_killed_writer_s_rows_go_while_its_application_lives",
     ("pause", "client"): _CLIENTS + "test_cancelled_calls_leave_nothing",
+    ("disk full", "manager"): _FULL + "test_a_manager_whose_disk_takes_nothing_goes_on_when_it_does",
     ("disk full", "worker"): _REMOTE + "test_a_full_disk_moves_files_and_a_second_one_is_an_error",
     ("disk full", "external"): _EXTERNAL + "test_a_full_disk_fails_the_partition_and_frees_its_files",
     ("bit flip on disk", "external"): _EXTERNAL + "test_damage_is_found",
@@ -70,7 +72,6 @@ _NONE: Final = {
     ("slow disk", "client"): "it writes to no disk of its own but files that `external` lends",
     ("disk full", "ess"): "tasks write its files, on the disk of `client`",
     ("disk full", "client"): "as of `external`, whose files it writes",
-    ("disk full", "manager"): "not tried: it ends, as `manager.py` says",
     ("bit flip on disk", "client"): "it keeps none",
     ("bit flip on the wire", "client"): "as of the process at the other end",
     ("split", "client"): "as of the process at the other end",

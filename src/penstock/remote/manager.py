@@ -2,13 +2,14 @@
 """The manager: the shell of `manager_core`, its log, and the connections of workers and applications.
 
 Rules: what was decided is in the log before anybody is told. A worker whose connection breaks is looked for at once:
-where nobody listens it has `rejoin` seconds to come back, else until its silence is too long. A log that can't be
-written ends the manager: it must not say what it does not keep.
+where nobody listens it has `rejoin` seconds to come back, else until its silence is too long. A manager whose log
+can't be written refuses what is new, and serves what is there (`logged_state`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -17,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.connection.listeners import nobody_listens
-from penstock.errors import AuthenticationError, PenstockError, SettingError, StorageError
+from penstock.errors import AuthenticationError, SettingError
 from penstock.link.wire import Done
 from penstock.remote import messages as ask
-from penstock.remote.manager_core import ManagerCore, ManagerLimits
-from penstock.remote.manager_state import ManagerState
+from penstock.remote.logged_state import LoggedState
+from penstock.remote.manager_core import ManagerLimits
 from penstock.remote.peers import Entrance, ServiceAccess, application_of, worker_of
-from penstock.remote.state_log import StateLog
 from penstock.remote.wire import PeerLogic
 from penstock.remote.worker_lines import WorkerLine, WorkerLines
 from penstock.shuffle.requests import Request
@@ -55,18 +55,14 @@ class RemoteManager:
     def __init__(self, options: ManagerOptions, access: ServiceAccess) -> None:
         self._options = options
         self._access = access
-        self._log = StateLog(options.folder, fsync=options.fsync)
-        state = ManagerState()
-        for record in self._log.read():
-            state.apply(record)
-        self.core = ManagerCore(state, options.limits, time.monotonic())
+        self._kept = LoggedState(options.folder, options.limits, time.monotonic(), fsync=options.fsync)
+        self.core = self._kept.core
         patience = options.limits.silence * _PATIENCE_SHARE
         self._lines = WorkerLines(self.core, access.protection, patience)
         self._enrolling: set[asyncio.Task[Done]] = set()
         self._entrance = Entrance(access, self)
         self._watching: dict[str, list[tuple[int, asyncio.Future[ask.Losses]]]] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.address = ""
 
     async def open(self) -> str:
@@ -75,19 +71,18 @@ class RemoteManager:
         return self.address
 
     async def run(self) -> None:
-        """Serve until cancelled; StorageError where the state can't be kept."""
+        """Serve until cancelled."""
         try:
-            while not self._failure.done():
-                self.core.pass_time(time.monotonic())
-                self._keep()
+            while True:
+                self._kept.look()
+                self._kept.freed(lambda: self.core.pass_time(time.monotonic()))
                 self._tell()
-                await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
-            self._failure.result()
+                await asyncio.sleep(_TICK_SECONDS)
         finally:
             for task in (*self._looks.values(), *self._enrolling):
                 task.cancel()
             self._entrance.close()
-            self._log.close()
+            self._kept.close()
 
     def entered(self, identity: str) -> PeerLogic:
         """A worker, a driver or a task has come in."""
@@ -108,8 +103,9 @@ class RemoteManager:
             except SettingError as error:
                 _LOG.warning("%s", error)
                 raise
+            done = self._done(lambda: self.core.enroll(asked, time.monotonic()))
             _LOG.info("worker %s is there, at %s", asked.worker, asked.address)
-            return self._kept(lambda: self.core.enroll(asked, time.monotonic()))
+            return done
 
         def enroll(asked: ask.Enroll) -> asyncio.Task[Done]:
             if asked.worker != line.worker or not asked.lineage:
@@ -121,26 +117,26 @@ class RemoteManager:
 
         def beat(asked: ask.Beat) -> ask.Orders:
             self._lines.beats(line)
-            orders: ask.Orders = self._answered(lambda: self.core.beat(line.worker, asked, time.monotonic()))
-            return orders
+            orders = self._kept.freed(lambda: self.core.beat(line.worker, asked, time.monotonic()))
+            return ask.Orders() if self._kept.has_failed else orders
 
         return {ask.Enroll: enroll, ask.Beat: beat}
 
     def _of_application(self, name: str) -> dict[type[Request[Any]], Callable[[Any], Any]]:
-        core, kept, answered, now = self.core, self._kept, self._answered, time.monotonic
+        core, done, freed, decided, now = self.core, self._done, self._freed, self._kept.decided, time.monotonic
         return {
-            ask.NamePartition: lambda asked: kept(lambda: core.name(name, asked, now())),
-            ask.StartPartition: lambda asked: answered(lambda: core.begin(name, asked, now())),
-            ask.MoveFiles: lambda asked: answered(lambda: core.move(name, asked, now())),
-            ask.FinishPartition: lambda asked: kept(lambda: core.finish(name, asked)),
-            ask.FailPartition: lambda asked: kept(lambda: core.fail(name, asked)),
+            ask.NamePartition: lambda asked: done(lambda: core.name(name, asked, now())),
+            ask.StartPartition: lambda asked: decided(lambda: core.begin(name, asked, now())),
+            ask.MoveFiles: lambda asked: decided(lambda: core.move(name, asked, now())),
+            ask.FinishPartition: lambda asked: done(lambda: core.finish(name, asked)),
+            ask.FailPartition: lambda asked: freed(lambda: core.fail(name, asked)),
             ask.FindPartitions: lambda asked: self._granted(name, core.find(name, asked, now())),
-            ask.KeepResult: lambda asked: kept(lambda: core.names.keep(name, asked, now())),
+            ask.KeepResult: lambda asked: done(lambda: core.names.keep(name, asked, now())),
             ask.FindResult: lambda asked: core.names.find(name, asked.name, now()),
             ask.ListOfHost: lambda asked: core.held(name, asked.environment),
-            ask.DropPartitions: lambda asked: kept(lambda: core.release(name, asked.partitions)),
-            ask.EndJob: lambda asked: kept(lambda: core.end_job(name, asked.job)),
-            ask.CloseApplication: lambda _: kept(lambda: core.end_application(name)),
+            ask.DropPartitions: lambda asked: freed(lambda: core.release(name, asked.partitions)),
+            ask.EndJob: lambda asked: freed(lambda: core.end_job(name, asked.job)),
+            ask.CloseApplication: lambda _: freed(lambda: core.end_application(name)),
             ask.WatchLosses: lambda asked: self._watch(name, asked.last),
             ask.Suspect: self._suspect,
         }
@@ -153,29 +149,13 @@ class RemoteManager:
         }
         return replace(found, located=located)
 
-    def _answered(self, decide: Callable[[], Any]) -> Any:
-        """Decide, keep what that has changed, then answer."""
-        try:
-            return decide()
-        finally:
-            self._keep()
-
-    def _kept(self, decide: Callable[[], None]) -> Done:
-        self._answered(decide)
+    def _done(self, decide: Callable[[], None]) -> Done:
+        self._kept.decided(decide)
         return Done()
 
-    def _keep(self) -> None:
-        records = self.core.take_records()
-        if not records:
-            return
-        try:
-            self._log.append(records)
-            if self._log.has_grown:
-                self._log.replace(self.core.state.records())
-        except StorageError as error:
-            if not self._failure.done():
-                self._failure.set_exception(error)
-            raise
+    def _freed(self, decide: Callable[[], None]) -> Done:
+        self._kept.freed(decide)
+        return Done()
 
     def _watch(self, application: str, last: int) -> Any:
         found = self.core.losses(application, last, time.monotonic())
@@ -224,18 +204,15 @@ class RemoteManager:
         for pause in _LOOKS:
             await asyncio.sleep(pause)
             known = self.core.state.workers.get(worker)
-            if known is None or self._failure.done():
+            if known is None:
                 return
             if not await nobody_listens(self._access.protection.towards(known.address), known.address):
                 continue
             if await self._comes_back(worker, cause):
                 return
             _LOG.warning("worker %s at %s is lost: %s", worker, known.address, cause)
-            self.core.lose_worker(worker, f"nobody listens there any more ({cause})")
-            try:
-                self._keep()
-            except PenstockError as error:
-                _LOG.error("the manager ends: %s", error)
+            why = f"nobody listens there any more ({cause})"
+            self._kept.freed(functools.partial(self.core.lose_worker, worker, why))
             self._tell()
 
     async def _comes_back(self, worker: str, cause: str) -> bool:
@@ -243,7 +220,7 @@ class RemoteManager:
         gone = time.monotonic()
         self.core.leave_out(worker, cause, gone)
         while self.core.heard(worker) <= gone:
-            if time.monotonic() - gone > self._options.limits.rejoin or self._failure.done():
+            if time.monotonic() - gone > self._options.limits.rejoin:
                 return False
             await asyncio.sleep(_REJOIN_LOOK_SECONDS)
         return True

@@ -71,6 +71,8 @@ class ManagerCore:
         self.state = state
         self._limits = limits
         self._records: list[Record] = []
+        self.sealed: PenstockError | None = None
+        """The reason why nothing may change now: who asks for a change hears it, before there is any."""
         self._seen = {worker: _Seen(now) for worker in state.workers}
         self._drivers = {application: now for application, _ in state.datasets}
         self._writers = {
@@ -80,13 +82,20 @@ class ManagerCore:
             if known.state is RemoteState.OPEN
         }
         self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
-        self._files = Counter(places[-1] for known in state.datasets.values() for places in known.places if places)
+        self._files = self._files_of_all()
         self.names = KeptNames(state, self._note, self._let_go, limits.kept_lease, now)
 
     def take_records(self) -> list[Record]:
         """The records since the last call."""
         records, self._records = self._records, []
         return records
+
+    def restore(self, records: Iterable[Record]) -> None:
+        """Know what these records say: what was decided since can't be kept, and nobody has heard of it."""
+        self._records = []
+        self.state.restore(records)
+        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in self.state.workers}
+        self._files = self._files_of_all()
 
     def out_of(self, now: float) -> dict[str, str]:
         """The workers that are left out, and why."""
@@ -109,8 +118,8 @@ class ManagerCore:
             found = placed(missing, self._candidates(now))
             if not found:
                 raise self._no_room(now)
-            self._files.update(found)
             self._note(("grown", *dataset, found))
+            self._files.update(found)
         if key not in self.state.partitions:
             self._note(("partition", *key))
 
@@ -340,8 +349,13 @@ class ManagerCore:
             self._tidy(key[0], _job_of(key[:2]))
 
     def _note(self, record: Record) -> None:
+        if self.sealed is not None:
+            raise type(self.sealed)(str(self.sealed))
         self.state.apply(record)
         self._records.append(record)
+
+    def _files_of_all(self) -> Counter[str]:
+        return Counter(places[-1] for known in self.state.datasets.values() for places in known.places if places)
 
     def _known(self, key: PartitionKey, partition: PartitionId) -> KnownPartition:
         known = self.state.partitions.get(key)
@@ -376,8 +390,8 @@ class ManagerCore:
         found = placed(1, candidates)
         if not found:
             raise self._no_room(now)
-        self._files[found[0]] += 1
         self._note(("moved", *dataset, file, found[0]))
+        self._files[found[0]] += 1
 
     def _located(self, dataset: DatasetKey, owner: str = "") -> ask.Located:
         known = self.state.datasets[dataset]

@@ -10,7 +10,7 @@ ProtocolError: somebody else wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from penstock.errors import ProtocolError
@@ -103,6 +103,15 @@ class ManagerState:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ProtocolError(f"a record {word!r} of the manager's state makes no sense: {error!r}") from error
 
+    def restore(self, records: Iterable[Record]) -> None:
+        """Know what these records say, and nothing else."""
+        for known in (self.workers, self.datasets, self.partitions, self.by_dataset, self.over):
+            known.clear()
+        for kept in (self.kept, self.kept_as, self.kept_partitions):
+            kept.clear()
+        for record in records:
+            self.apply(record)
+
     def records(self) -> Iterator[Record]:
         """The records of a new log that leads here."""
         for name, worker in self.workers.items():
@@ -119,6 +128,9 @@ class ManagerState:
         for user_and_name, kept in self.kept.items():
             partitions = [key[1:] for key in kept.keys]
             yield ("kept", *user_and_name, kept.result, kept.application, partitions, kept.description)
+
+    def _room(self, _: bytes) -> None:
+        """Change nothing: this is what a log is tried with."""
 
     def _worker(self, name: str, address: str, incarnation: str = "") -> None:
         self.workers[name] = KnownWorker(address, incarnation)
@@ -200,6 +212,7 @@ class ManagerState:
 
 
 _STEPS: dict[str, Callable[..., None]] = {
+    "room": ManagerState._room,  # noqa: SLF001
     "worker": ManagerState._worker,  # noqa: SLF001 - the table of this class's own steps
     "leaving": ManagerState._leaving,  # noqa: SLF001
     "gone": ManagerState._gone,  # noqa: SLF001

@@ -5,11 +5,13 @@
 
 Rules: a record that was not written to its end, by a kill, is cut off when the log is read; one that is damaged with
 others after it is an error, because what follows can't be trusted. A new log is written beside the old one and takes
-its name. Without `fsync` the log survives the manager, not a loss of power.
+its name. Without `fsync` the log survives the manager, not a loss of power. A record that can't be
+written leaves the log as it was before: its end is cut off ahead of the next record at the latest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -27,6 +29,8 @@ _HEAD = struct.Struct("<IQ")
 _NAME = "manager.log"
 _SHRINK_FROM = 4 << 20
 """Bytes of a log that is not made anew, however few of its records still matter."""
+_ROOM = ("room", bytes(16 << 10))
+"""A record without meaning: a log that has room for it has some for others."""
 
 
 class StateLog:
@@ -36,6 +40,8 @@ class StateLog:
         self._path = folder / _NAME
         self._fsync = fsync
         self._size = self._kept = 0
+        self._is_torn = False
+        """True if there may be bytes behind the last record."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -56,39 +62,50 @@ class StateLog:
 
     def read(self) -> list[tuple[Any, ...]]:
         """All records, as they were written; what a kill has cut is cut off. StorageError for damage."""
-        found, begin = _read(self._path)
-        os.ftruncate(self._file, begin)
-        os.lseek(self._file, begin, os.SEEK_SET)
+        try:
+            found, begin = _read(self._path)
+            os.ftruncate(self._file, begin)
+        except OSError as error:
+            raise self._failure(error) from error
         self._size = self._kept = begin
         return found
 
     def append(self, records: Iterable[tuple[object, ...]]) -> None:
         """Write records; StorageError where they can't be kept, and then nobody must act on them."""
-        data = b"".join(map(_packed, records))
-        try:
-            _write(self._file, data, self._size)
-            if self._fsync:
-                os.fsync(self._file)
-        except OSError as error:
-            os.ftruncate(self._file, self._size)
-            raise self._failure(error) from error
-        self._size += len(data)
+        self._size += self._write(b"".join(map(_packed, records)))
+
+    def try_room(self) -> None:
+        """Write something, and take it away; StorageError where that can't be."""
+        self._write(_packed(_ROOM))
+        self._is_torn = True
+        self._cut()
 
     def replace(self, records: Iterable[tuple[object, ...]]) -> None:
         """Begin a new log with these records, and no others."""
         data = b"".join(map(_packed, records))
         fresh = self._path.with_suffix(".new")
+        self._kept = self._size  # if there is none, it is worth trying again when the log is twice as long
         try:
             file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._failure(error) from error
+        try:
             _write(file, data, 0)
             os.fsync(file)
             fresh.rename(self._path)
-            sync_folder(self._path.parent)
         except OSError as error:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
             raise self._failure(error) from error
         os.close(self._file)
         self._file = file
         self._size = self._kept = len(data)
+        self._is_torn = False
+        try:
+            sync_folder(self._path.parent)
+        except OSError as error:
+            raise self._failure(error) from error
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -97,8 +114,34 @@ class StateLog:
             os.close(self._lock)
             self._file = -1
 
+    def _write(self, data: bytes) -> int:
+        """Write behind the last record; the bytes."""
+        self._cut()
+        try:
+            self._is_torn = True
+            _write(self._file, data, self._size)
+            if self._fsync:
+                os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(StorageError):
+                self._cut()
+            raise self._failure(error) from error
+        self._is_torn = False
+        return len(data)
+
+    def _cut(self) -> None:
+        if self._is_torn:
+            try:
+                os.ftruncate(self._file, self._size)
+            except OSError as error:
+                raise self._failure(error) from error
+            self._is_torn = False
+
     def _failure(self, error: OSError) -> StorageError:
-        return StorageError(f"the manager can't keep its state in {self._path}: {error}. Free space there")
+        return StorageError(
+            f"the manager of the remote shuffle service can't keep its state in {self._path}: {error}. See that the"
+            " disk has room, is sound and may be written"
+        )
 
 
 def read_records(path: Path) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import Credentials
 from penstock.connection.protection import Protection, services_protection
 from penstock.connection.transport import split_host
-from penstock.errors import ControlError, EnvironmentLostError, SettingError
+from penstock.errors import ControlError, EnvironmentLostError, NoStorageError, SettingError, StorageError
 from penstock.remote.peers import Way, address_of, application_credentials, asked
 from penstock.remote.wire import PeerLogic
 from penstock.settings import RemoteSettings, Settings
@@ -62,16 +62,23 @@ class ManagerLine:
         self._lock = asyncio.Lock()
 
     async def ask(self, request: Request[A], patience: float | None = None) -> A:
-        """The answer, or the error that it is; ControlError where nobody answers for so long."""
+        """The answer, or the error that it is; ControlError where nobody answers for so long.
+
+        A manager whose disk takes nothing is asked again as well; then it is its StorageError.
+        """
         loop = asyncio.get_running_loop()
         limit = self.access.settings.retry_timeout if patience is None else patience
         end, turn = loop.time() + limit, 0
         while True:
             try:
                 return cast("A", await self._answer(await self._connected(), request))
-            except EnvironmentLostError as error:
+            except NoStorageError:
+                raise
+            except (EnvironmentLostError, StorageError) as error:
                 pause = _PAUSES[min(turn, len(_PAUSES) - 1)]
                 if loop.time() + pause > end:
+                    if isinstance(error, StorageError):
+                        raise
                     raise ControlError(
                         f"the manager of the remote shuffle service at {self._way.address} does not answer for"
                         f" {limit:g} s (spark.penstock.remote.retryTimeout): {error}"

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A manager whose disk takes nothing: what is new is refused with words, what is there is served, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import PartitionReleasedError, StorageError
+from penstock.shuffle import PartitionKind
+from penstock.testing.conformance import ConformanceExchange
+from penstock.testing.conformance_exchange import NUMBERS, Producer, WantedPartition
+from penstock.testing.waiting import Running, wait_until
+from remote_cluster import RemoteCluster
+from remote_harness import RemoteHarness
+from slow_disks import failing_disk
+from small_disks import small_disk
+
+pytestmark = pytest.mark.processes
+
+KIND = PartitionKind.BLOCKING_SORT_MERGE
+ROWS = 1 << 12
+BATCHES = 8
+REFUSED = r"manager of the remote shuffle service can't keep its state in .*manager\.log.*See that the disk has room"
+SLOWLY = ["--rejoin", "60s"]
+IMPATIENT = {"spark.penstock.remote.retryTimeout": "500ms"}
+PATIENT = {"spark.penstock.remote.retryTimeout": "90s"}
+
+
+class FailingManager:
+    """A service whose manager can't write its log while it `fails`, and applications of it."""
+
+    def __init__(self, cluster: RemoteCluster, fail: Callable[[], None], heal: Callable[[], None]) -> None:
+        self.cluster = cluster
+        self.fail = fail
+        self.heal = heal
+        self._ends: list[RemoteHarness | ConformanceExchange] = []
+        self._next = 0
+
+    def exchange(self, name: str, conf: dict[str, str]) -> ConformanceExchange:
+        """The workbench of an application."""
+        harness = RemoteHarness(self.cluster, name, conf)
+        exchange = ConformanceExchange(harness, asyncio.run)
+        self._ends = [exchange, harness, *self._ends]
+        return exchange
+
+    def begun(self, exchange: ConformanceExchange) -> Producer:
+        """Begin a partition that no other one has the number of."""
+        self._next += 1
+        return exchange.produce(WantedPartition(KIND, subpartitions=4, index=self._next))
+
+    def is_refused(self, exchange: ConformanceExchange) -> None:
+        """Begin partitions until it is refused: the last page of the log has room for some."""
+        with pytest.raises(StorageError, match=REFUSED):  # noqa: PT012 - which of them is refused nobody knows
+            for _ in range(1000):
+                self.begun(exchange)
+
+    def close(self) -> None:
+        """End all."""
+        for end in self._ends:
+            with suppress(StorageError):
+                end.close()
+        self.cluster.close()
+
+
+def with_a_full_disk(folder: Path, disk: Path) -> FailingManager:
+    """The manager's folder is on a small disk, which somebody else fills."""
+    ballast = disk / "ballast"
+
+    def fill() -> None:
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+
+    cluster = RemoteCluster(folder, 2, manager_options=["--dir", str(disk / "state"), *SLOWLY])
+    return FailingManager(cluster, fill, ballast.unlink)
+
+
+def with_a_broken_disk(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> FailingManager:
+    """Each write of the manager's log fails with this error."""
+    flag = folder / "flag"
+
+    def break_it() -> None:
+        whole = flag.with_suffix(".new")
+        whole.write_text(kind)
+        whole.rename(flag)
+
+    with monkeypatch.context() as patched:
+        for name, value in failing_disk(folder / "seam", "manager.log", flag).items():
+            patched.setenv(name, value)
+        cluster = RemoteCluster(folder / "remote", 2, manager_options=SLOWLY)
+    return FailingManager(cluster, break_it, flag.unlink)
+
+
+@pytest.fixture(params=["full", "EIO", "EROFS"])
+def failing(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FailingManager]:
+    """A service whose manager can fail in one way."""
+    if request.param == "full":
+        with small_disk(tmp_path / "disk", 1) as disk:
+            found = with_a_full_disk(tmp_path / "remote", disk)
+            yield found
+            found.close()
+    else:
+        found = with_a_broken_disk(tmp_path, request.param, monkeypatch)
+        yield found
+        found.close()
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+def write(producer: Producer) -> None:
+    """A few batches."""
+    for number in range(BATCHES):
+        producer.writer.write(pa.record_batch([pa.array(range(ROWS), pa.int64())], schema=NUMBERS), number % 4)
+
+
+def rows_of(exchange: ConformanceExchange, producer: Producer) -> int:
+    """The rows of a partition."""
+    items = exchange.consume([(producer.descriptor, 0, 4)]).drain()
+    return sum(item.batch.num_rows for item in items if item.batch is not None)
+
+
+def test_a_manager_whose_disk_takes_nothing_goes_on_when_it_does(failing: FailingManager) -> None:
+    """Complete partitions are read, new ones refused, patient clients wait; then all goes on, without a restart.
+
+    A partition that was released meanwhile is released after a restart too.
+    """
+    manager = failing.cluster.manager
+    impatient, patient = failing.exchange("impatient", IMPATIENT), failing.exchange("patient", PATIENT)
+    done, given_back, finishing = (failing.begun(patient) for _ in range(3))
+    for producer in (done, given_back, finishing):
+        write(producer)
+    done.writer.finish()
+    given_back.writer.finish()
+    failing.fail()
+    failing.is_refused(impatient)
+    patient.host("a").release_partitions_locally([given_back.descriptor.partition])
+    assert rows_of(patient, done) == ROWS * BATCHES
+    late, ending = Running(lambda: failing.begun(patient)), Running(finishing.writer.finish)
+    failing.is_refused(impatient)
+    with pytest.raises(AssertionError, match="did not end"):
+        late.join(2.0)
+    with pytest.raises(AssertionError, match="did not end"):
+        ending.join(0.1)
+    assert manager.process is not None
+    assert manager.process.poll() is None
+    failing.heal()
+    begun = late.join(60.0)
+    ending.join(60.0)
+    assert isinstance(begun, Producer)
+    write(begun)
+    begun.writer.finish()
+    assert "keeps its state again" in manager.log.read_text()
+    for restarts in (0, 1):
+        if restarts:
+            manager.kill()
+            manager.start()
+        for producer in (done, finishing, begun):
+            assert rows_of(patient, producer) == ROWS * BATCHES, restarts
+        with pytest.raises(PartitionReleasedError):
+            rows_of(patient, given_back)
+        last = failing.begun(impatient if not restarts else patient)
+        write(last)
+        last.writer.finish()
+    assert " is lost: " not in manager.log.read_text()
+    for producer in (done, finishing, begun, last):
+        patient.host("a").release_partitions_locally([producer.descriptor.partition])
+
+
+def test_a_worker_that_comes_meanwhile_is_taken_afterwards(failing: FailingManager) -> None:
+    """A new one, and one that was killed and started again: both have to wait, and rows are there as before."""
+    cluster = failing.cluster
+    patient = failing.exchange("patient", PATIENT)
+    done = failing.begun(patient)
+    write(done)
+    done.writer.finish()
+    failing.fail()
+    failing.is_refused(failing.exchange("impatient", IMPATIENT))
+    known = cluster.times_known()
+    for worker in cluster.workers:
+        worker.kill()
+    for worker in cluster.workers:
+        worker.start()
+    reading = Running(lambda: rows_of(patient, done))
+    for worker in cluster.workers:
+        wait_until(lambda log=worker.log: "can't keep its state" in log.read_text(), "a worker to be refused", 60.0)  # type: ignore[misc]
+    assert cluster.times_known() == known
+    failing.heal()
+    wait_until(lambda: cluster.times_known() == known + 2, "the workers to be known again", 60.0)
+    assert reading.join(60.0) == ROWS * BATCHES
+    assert " is lost: " not in cluster.manager.log.read_text()
+
+
+def test_a_folder_that_may_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    """With its path and what to do; when it may be written again all is known."""
+    with small_disk(tmp_path / "disk", 4) as disk:
+        cluster = RemoteCluster(tmp_path / "remote", 1, manager_options=["--dir", str(disk), *SLOWLY])
+        failing = FailingManager(cluster, nothing, nothing)
+        try:
+            exchange = failing.exchange("patient", PATIENT)
+            done = failing.begun(exchange)
+            write(done)
+            done.writer.finish()
+            cluster.manager.kill()
+            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+            with pytest.raises(AssertionError, match=r"can't keep its state in .*Read-only.*may be written"):
+                cluster.manager.start()
+            cluster.manager.kill()
+            subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+            cluster.manager.start()
+            assert rows_of(exchange, done) == ROWS * BATCHES
+        finally:
+            failing.close()
