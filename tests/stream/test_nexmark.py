@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from effort import THOROUGH
 from penstock_bench import nexmark
 from penstock_bench.nexmark_events import BLOCK_GROUPS, GROUP, SCHEMAS, block, blocks_of
+from penstock_bench.nexmark_flink import flink_queries
 from timed_queries import graph_of, published, run_through
 
 EVENTS = 60_000 if THOROUGH else 30_000
@@ -51,6 +53,13 @@ def test_windows_of_processing_time_have_each_bid_once(tmp_path: Path, tables: d
     assert sorted(found.select(["bidder", "n_sum"]).to_pylist(), key=str) == sorted(
         expected.rename_columns(["bidder", "n_sum"]).to_pylist(), key=str
     )
+
+
+def test_flink_is_asked_the_same_queries() -> None:
+    """All but the sixth, which its SQL does not have; each reads one of the tables."""
+    found = flink_queries()
+    assert set(found) == set(QUERIES.QUERIES) - {6}
+    assert all(re.search(r"\b(bids|auctions|persons|arrived)\b", text) for text in found.values())
 
 
 def test_events_are_the_same_for_a_seed_and_have_their_shares() -> None:
