@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import QuotaError
-from penstock.external.accounts import Account, KeptPartition, KnownApplications
+from penstock.external.accounts import Account, KeptPartition, KeptQuotas, KnownApplications
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import KeptState
 from penstock.shuffle import DatasetId, PartitionId
@@ -56,7 +56,7 @@ def test_an_application_with_a_connection_is_not_over() -> None:
 
 
 def test_a_result_is_found_by_its_user_alone_and_has_a_lease_of_its_own() -> None:
-    """Another user's name is another result; a user's results together have the quota of one application."""
+    """Another user's name is another result; a user's results have a quota together, and so have all users'."""
     known = KnownApplications(lease=10.0, kept_lease=100.0)
     mine, other = (ApplicationKey("kept", bytes([n]) * 32) for n in (1, 2))
     first, second = Account(mine, 1000, kept="numbers"), Account(other, 1001, kept="numbers")
@@ -68,9 +68,14 @@ def test_a_result_is_found_by_its_user_alone_and_has_a_lease_of_its_own() -> Non
     assert known.kept("letters", 1000) is known.kept("numbers", 1002) is None
     assert not known.expired(50.0)
     assert known.expired(101.0) == [first, second]
-    known.refuse_too_much(first, "numbers", 100, quota=100)
-    with pytest.raises(QuotaError, match="user 1000 keeps 60 of the 100"):
-        known.refuse_too_much(first, "letters", 50, quota=100)
+    known.refuse_too_much(first, "numbers", 100, KeptQuotas(user=100))
+    with pytest.raises(QuotaError, match=r"user 1000 keeps 60 of the 100 .*--kept-quota"):
+        known.refuse_too_much(first, "letters", 50, KeptQuotas(user=100))
+    second.used = 30
+    known.refuse_too_much(first, "letters", 10, KeptQuotas(user=100, total=100))
+    known.refuse_too_much(first, "numbers", 70, KeptQuotas(total=100))
+    with pytest.raises(QuotaError, match=r"all users keep 90 of the 100 .*--kept-total"):
+        known.refuse_too_much(first, "letters", 11, KeptQuotas(user=100, total=100))
 
 
 def test_a_key_says_nothing_of_its_secret_and_names_its_application() -> None:

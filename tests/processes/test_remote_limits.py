@@ -19,6 +19,7 @@ import client_scripts
 from effort import THOROUGH
 from penstock import client
 from penstock.connection.handshake import Service
+from penstock.connection.principals import key_line
 from penstock.errors import QuotaError
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import read_records
@@ -148,5 +149,45 @@ def test_an_application_keeps_no_more_than_its_quota(tmp_path: Path) -> None:
 
             wait_until(is_written, "what was released to be room", 20.0)
         wait_until(lambda: not cluster.files(), "the files to be removed")
+    finally:
+        cluster.close()
+
+
+def test_what_a_user_keeps_by_name_counts_for_him(tmp_path: Path) -> None:
+    """His next application hears so, also after a restart of the worker; another user writes on.
+
+    A result of the same name takes its place, and then there is room again.
+    """
+    cluster = RemoteCluster(tmp_path / "remote", 1, ["--user-quota", "8m"], ["--rejoin", "60s"])
+    with cluster.keys.open("a") as keys:
+        keys.write(key_line("bob") + "\n")
+    mine, bobs = cluster.keys.read_text().splitlines()
+    connect = functools.partial(client.connect, cluster.manager.address)
+
+    def keep(key: str, name: str, nbytes: int) -> None:
+        with connect(key=key) as service, service.write(name, SCHEMA, 1) as writer:
+            writer.write(noise(nbytes))
+
+    try:
+        keep(mine, "numbers", 6 << 20)
+        for starts in (2, 3):
+            with pytest.raises(QuotaError, match=r"worker \w+ at 127\.0\.0\.1:\d+: .*by name.*--user-quota"):
+                keep(mine, "letters", 4 << 20)
+            cluster.workers[0].kill()
+            cluster.workers[0].start()
+            wait_until(lambda starts=starts: cluster.times_known() == starts, "the manager to know it again", 60.0)
+        keep(bobs, "numbers", 6 << 20)
+        with connect(key=mine) as service:
+            assert service.read("numbers").read_all().num_rows == 96
+        keep(mine, "numbers", 1 << 20)
+
+        def is_kept() -> bool:
+            try:
+                keep(mine, "letters", 6 << 20)
+            except QuotaError:
+                return False
+            return True
+
+        wait_until(is_kept, "the room of the former result to be free", 60.0)
     finally:
         cluster.close()

@@ -279,6 +279,34 @@ def test_an_application_has_no_more_than_its_quota() -> None:
         queue.acknowledged(0, 0, FATES[BlockFate.OVER])
 
 
+def test_what_outlives_an_application_counts_for_its_user() -> None:
+    """All applications of a user have one quota together; a result that is kept is in it until it goes."""
+    made = block(1, 0, 0)
+    size = HEAD.size + made.length
+    user, paths = Room(quota=2 * size), itertools.count()
+    ended, writing, third = (MergedDataset(f"job-e{n}", paths, Room(user=user)) for n in range(3))
+    for dataset in (ended, writing, third):
+        dataset.enter(1, "p")
+    for dataset in (ended, writing):
+        _store(dataset, made)
+    assert third.offer(_head(made))[0] is BlockFate.USER_OVER
+    ended.commit(1, "p", {}, {0: 1})
+    again = Room(quota=2 * size)
+    MergedDataset("job-e0", paths, Room(user=again)).restore(1, "p", *ended.committed(1))
+    assert again.used == size
+    ended.drop_all()
+    _store(third, made)
+    assert user.used == 2 * size
+    for dataset in (writing, third):
+        dataset.discard(1)
+    assert user.used == 0
+    queue = PushQueue(WINDOW)
+    queue.add([made])
+    queue.promised(len(queue.announce()))
+    with pytest.raises(QuotaError, match=r"with the results that it keeps by name.*--user-quota"):
+        queue.acknowledged(0, 0, FATES[BlockFate.USER_OVER])
+
+
 @pytest.mark.parametrize("at", [0, 5, 20, HEAD.size - 1, HEAD.size, HEAD.size + 100])
 def test_a_flipped_bit_is_found(at: int) -> None:
     """Wherever it is, in the head or in the bytes."""

@@ -9,7 +9,8 @@ Rules:
   can't go over the quota together. A commit gives back what was not needed.
 - An application nobody has been heard of for `lease` seconds, with no connection, is over.
 - A result that is kept by name is an account of its own, with a key of its own: who has that may read it. It is found
-  by its user, and has a lease of its own, which a reader renews.
+  by its user, and has a lease of its own, which a reader renews. It counts for no application any more, but for its
+  user: all results of one user have a quota, and so have those of all users.
 """
 
 from __future__ import annotations
@@ -89,6 +90,14 @@ class Account:
         self.settle(kept, max(kept.bytes, wanted))
 
 
+@dataclass(frozen=True, slots=True)
+class KeptQuotas:
+    """The bytes in results that are kept by name, of each user and of all together; 0 is no limit."""
+
+    user: int = 0
+    total: int = 0
+
+
 class KnownApplications:
     """All applications, by the names that their keys give them."""
 
@@ -118,15 +127,24 @@ class KnownApplications:
         """The result that this user has under this name."""
         return next((each for each in self if each.kept == name and each.user == user), None)
 
-    def refuse_too_much(self, account: Account, name: str, size: int, quota: int) -> None:
-        """QuotaError where a user's results, with one of this size under this name, are more than a quota."""
-        others = (each for each in self if each.kept not in ("", name) and each.user == account.user)
-        used = sum(each.used for each in others)
-        if quota and used + size > quota:
+    def refuse_too_much(self, account: Account, name: str, size: int, quotas: KeptQuotas) -> None:
+        """QuotaError where results, with one of this size under this name of this user, are more than a quota."""
+        of_user = of_all = 0
+        for each in self:
+            if each.kept and (each.kept, each.user) != (name, account.user):
+                of_all += each.used
+                of_user += each.used if each.user == account.user else 0
+        if quotas.user and of_user + size > quotas.user:
             raise QuotaError(
-                f"the result {name} has {size:,} bytes, and user {account.user} keeps {used:,} of the {quota:,} that"
-                " this host's shuffle service lets a user keep by name: wait for the lease of others to end, keep"
-                " less, or ask for a larger --quota"
+                f"the result {name} has {size:,} bytes, and user {account.user} keeps {of_user:,} of the"
+                f" {quotas.user:,} that this host's shuffle service lets a user keep by name: wait for the lease of"
+                " others to end, keep less, or ask for a larger --kept-quota"
+            )
+        if quotas.total and of_all + size > quotas.total:
+            raise QuotaError(
+                f"the result {name} has {size:,} bytes, and all users keep {of_all:,} of the {quotas.total:,} that"
+                " this host's shuffle service lets them keep by name: wait for the lease of others to end, keep less,"
+                " or ask for a larger --kept-total"
             )
 
     def lease_of(self, account: Account) -> float:

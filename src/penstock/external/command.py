@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from penstock.external.accounts import KeptQuotas
 from penstock.external.options import PORT, HostServiceOptions
 from penstock.settings import TLS_MODES
 from penstock.settings.values import parse_seconds, parse_size
@@ -26,6 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease", default="30m", metavar="TIME", help=lease)
     kept = "a result that is kept by name, and that nobody reads for so long, goes (7d)"
     parser.add_argument("--kept-lease", default="7d", metavar="TIME", help=kept)
+    of_user = "what one user may keep by name (as --quota), beside what applications have"
+    parser.add_argument("--kept-quota", default="", metavar="SIZE", help=of_user)
+    of_all = "what all users together may keep by name (0: no limit)"
+    parser.add_argument("--kept-total", default="0", metavar="SIZE", help=of_all)
     parser.add_argument("--memory", default="64m", metavar="SIZE", help="for bytes on their way, of each application")
     tls = "TLS for readers: not on loopback (auto), there too (always), or none, on a network that you trust (never)"
     parser.add_argument("--tls", default="auto", choices=TLS_MODES, help=tls)
@@ -40,6 +45,7 @@ def run_service(options: argparse.Namespace) -> int:
     """Serve until a signal comes; the exit code."""
     try:
         quota, reserve, memory = (parse_size(text) for text in (options.quota, options.reserve, options.memory))
+        kept = KeptQuotas(parse_size(options.kept_quota or options.quota), parse_size(options.kept_total))
         lease, kept_lease = parse_seconds(options.lease), parse_seconds(options.kept_lease)
     except ValueError as error:
         options.parser.error(f"a size or time is not valid: it takes {error}")
@@ -58,6 +64,7 @@ def run_service(options: argparse.Namespace) -> int:
         options.key,
         options.metrics_port,
         options.metrics_host,
+        kept,
     )
     import asyncio
     import logging

@@ -5,7 +5,8 @@
 
 Rules: the names say nothing of partitions, so no identity ever becomes a path. The service makes all files, as its
 own user and for nobody else; a task gets descriptors of them. A folder that no row of the catalogue names is swept
-when the service starts.
+when the service starts. Nothing outside the roots is read or removed: a catalogue that was copied, or moved, names
+folders that may be another service's.
 """
 
 from __future__ import annotations
@@ -81,6 +82,14 @@ class ServiceFolders:
                 f" wanted with {self.reserve:,} kept free: free space there, give it more folders (--dir), or a"
                 " lower --reserve"
             )
+
+    def place_of(self, folder: str) -> str:
+        """A folder of the catalogue within `roots`, also one that was moved or copied there, or nothing."""
+        known = Path(folder)
+        if not folder or known.parent.parent in [root / _DATA for root in self.roots]:
+            return folder
+        moved = (root / _DATA / known.parent.name / known.name for root in self.roots)
+        return next((str(each) for each in moved if each.is_dir()), "")
 
     def sweep(self, known: Collection[str]) -> int:
         """Remove the folders that nobody knows; how many there were."""

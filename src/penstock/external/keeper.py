@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from penstock.errors import (
     StaleError,
     StorageError,
 )
-from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, KnownApplications
+from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, KeptQuotas, KnownApplications
 from penstock.external.catalogue import Catalogue
 from penstock.external.folders import ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
 from penstock.external.keys import KEY_BYTES, ApplicationKey
@@ -66,6 +66,7 @@ class KeeperPolicy:
     """Seconds of a result that is kept by name."""
     host: str = ""
     """The name of this host, for messages."""
+    kept: KeptQuotas = field(default_factory=KeptQuotas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,8 @@ class Keeper:
             return FoundRange(KeptState.ABSENT)
         if kept.state is not KeptState.THERE:
             return FoundRange(kept.state, cause=kept.cause)
+        if not kept.folder:
+            raise PartitionLostError(f"{self._origin(kept)} is lost: its files lie in none of the service's folders")
         if request.first < 0 or request.count < 1 or request.first + request.count > kept.subpartitions:
             raise PartitionError(
                 f"{request.partition}: subpartitions {request.first} to {request.first + request.count - 1} were"
@@ -211,7 +214,7 @@ class Keeper:
     async def read(self, account: Account, number: int, offset: int, target: memoryview) -> None:
         """Fill the target out of a partition's data file."""
         kept = account.numbers.get(number)
-        if kept is None or kept.state is not KeptState.THERE:
+        if kept is None or kept.state is not KeptState.THERE or not kept.folder:
             raise PartitionReleasedError(f"partition number {number} was released while it was read")
         origin, folder = self._origin(kept), kept.folder
         try:
@@ -249,7 +252,7 @@ class Keeper:
                 f"the result {request.name} can't be kept: a partition of it is not there any more"
             )
         former = self.accounts.kept(request.name, account.user)
-        self.accounts.refuse_too_much(account, request.name, sum(kept.bytes for kept in there), self._policy.quota)
+        self.accounts.refuse_too_much(account, request.name, sum(kept.bytes for kept in there), self._policy.kept)
         key = ApplicationKey(f"{account.key.title}: {request.name}"[:1000], request.key)
         keeper = Account(key, account.user, time.monotonic(), request.name, request.description)
         self._catalogue.move([kept.number for kept in there], keeper)
@@ -301,6 +304,9 @@ class Keeper:
                     kept.cause = "this host's shuffle service ended while it was written"
                     kept.state = KeptState.FAILED
                     self._write_if_possible(functools.partial(self._catalogue.write, kept))
+                kept.folder, was = self.folders.place_of(kept.folder), kept.folder
+                if was and not kept.folder:
+                    log.warning("%s lay in %s, which is none of this service's folders", kept.partition, was)
                 known.add(kept.folder)
         swept = self.folders.sweep(known)
         held = sum(len(self.held(account)) for account in self.accounts)

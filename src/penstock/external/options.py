@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from penstock.external.accounts import KeptQuotas
 
 PORT = 7447
 """The port, unless another one is set, on either side."""
@@ -36,6 +38,7 @@ class HostServiceOptions:
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
     """The address of the metrics; with port 0 there are none."""
+    kept: KeptQuotas = field(default_factory=KeptQuotas)
 
     @property
     def socket_path(self) -> Path:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of the host service: its folder locked, its doors open, and a clean end.
 
-Rules: one process has a folder: the second one is told who has it. SIGTERM and SIGINT end it well. The next one
-serves all that was committed, by whatever the last one was ended.
+Rules: one process has a folder, each of those that it is given: the second one is told who has it. SIGTERM and SIGINT
+end it well. The next one serves all that was committed, by whatever the last one was ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from penstock.connection.protection import serving_protection
@@ -43,11 +43,13 @@ async def serve(options: HostServiceOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    for folder in options.folders:
-        _make(folder)
-    with _locked(options.folders[0]):
+    with ExitStack() as locks:
+        for folder in options.folders:
+            _make(folder)
+            locks.enter_context(_locked(folder))
         catalogue = Catalogue(options.folders[0] / "catalogue.db")
-        policy = KeeperPolicy(options.quota, options.lease, options.kept_lease, socket.gethostname())
+        host = socket.gethostname()
+        policy = KeeperPolicy(options.quota, options.lease, options.kept_lease, host, options.kept)
         keeper = Keeper(catalogue, ServiceFolders(options.folders, options.reserve), policy)
         server = ServiceServer(keeper, options.memory)
         protection = serving_protection(options.tls, options.certificate, options.key)
@@ -63,7 +65,6 @@ async def serve(options: HostServiceOptions) -> None:
         finally:
             await metrics.close()
             server.close()
-            options.socket_path.unlink(missing_ok=True)
             await keeper.close()
     log.info("ended; what was committed stays")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two doors of the host service, and the connections that have come in.
 
-Rules: over the port a handshake proves the application's key (`connection/door.py`). Over the Unix socket there are
-few who have not said who they are, few of one user, and for ten seconds. The memory of an application goes with its
-last connection.
+Rules: a socket at which another process listens is left alone. Over the port a handshake proves the application's key
+(`connection/door.py`). Over the Unix socket there are few who have not said who they are, few of one user, and for
+ten seconds. The memory of an application goes with its last connection.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class ServiceServer:
         self._strangers = Unauthenticated[FrameConnection[Message]](_STRANGERS, _STRANGERS_OF_ONE)
         self._listeners: list[Listener | SocketListener] = []
         self._door = Door[Endpoint](Service.EXTERNAL, keeper, self._enter)
+        self._bound: tuple[Path, int] | None = None
+        """The Unix socket, and the number of its file."""
         self._given: dict[str, int] = {}
         """By application: the bytes that readers got over connections that have ended."""
 
@@ -73,8 +75,11 @@ class ServiceServer:
         """Listen; the address with its port. SettingError where it can't be had."""
         if len(str(path).encode()) > _SOCKET_PATH:
             raise SettingError(f"{path} is too long for a Unix socket: set --socket to a shorter path")
+        if _is_listened_to(path):
+            raise SettingError(f"another process listens at {path}: stop it, or give this service another --socket")
         try:
             self._listeners.append(SocketListener(_listening_to_all(path), str(path), self._came))
+            self._bound = path, _number_of(path)
             transport = protection.transport()
             listener = await transport.listen(address.replace("tcp", transport.scheme, 1), self._door.come)
         except OSError as error:
@@ -88,6 +93,11 @@ class ServiceServer:
         """Close the doors and all connections; idempotent."""
         for listener in self._listeners:
             listener.close()
+        if self._bound is not None:
+            path, number = self._bound
+            if _number_of(path) == number:
+                path.unlink()
+            self._bound = None
         self._door.close()
         for connection in list(self._sessions):
             connection.close()
@@ -137,6 +147,22 @@ class ServiceServer:
             self._memories.pop(name, None)
             if self._keeper.accounts.find(name) is None:
                 self._given.pop(name, None)
+
+
+def _number_of(path: Path) -> int:
+    return path.stat().st_ino if path.exists() else 0
+
+
+def _is_listened_to(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.setblocking(False)  # the line of one that stands still may be full
+        try:
+            caller.connect(str(path))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def _listening_to_all(path: Path) -> socket.socket:

@@ -65,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     worker.add_argument("--reserve", default="1g", metavar="SIZE", help="stays free on each disk (1g)")
     quota = "what one application may keep at this worker (0: no limit)"
     worker.add_argument("--quota", default="0", metavar="SIZE", help=quota)
+    users = "what all applications of a user may keep here, with results that are kept by name (0: no limit)"
+    worker.add_argument("--user-quota", default="0", metavar="SIZE", help=users)
     worker.add_argument("--advertise", default="", metavar="HOST:PORT", help="the address by which others reach it")
     worker.set_defaults(run=_run_worker, parser=worker)
 
@@ -85,11 +87,11 @@ def _run_manager(options: argparse.Namespace) -> int:
 
 def _run_worker(options: argparse.Namespace) -> int:
     advertised = address_of(options.advertise) if options.advertise else ""
-    memory, reserve, quota = _size(options.memory), _size(options.reserve), _size(options.quota)
+    memory, reserve = _size(options.memory), _size(options.reserve)
     if memory < 16 << 20:
         raise SettingError(f"--memory {options.memory}: a worker needs at least 16m")
     listen, manager = address_of(f"{options.host}:{options.port}"), address_of(options.manager)
-    made = WorkerOptions(listen, manager, memory, advertised, quota)
+    made = WorkerOptions(listen, manager, memory, advertised, _size(options.quota), _size(options.user_quota))
     access = _access(options)
     store = StoreOptions(tuple(Path(each) for each in options.dir), reserve, options.fsync)
 

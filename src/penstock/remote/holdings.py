@@ -12,6 +12,7 @@ from penstock.errors import StorageError
 from penstock.observe.user_work import UserWork
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.merged import MergedDataset, Room
+from penstock.remote.peers import user_of
 from penstock.remote.push_credit import MemoryMarks, PushCredit
 from penstock.remote.store import MergedFiles
 from penstock.remote.wire import BulkFrame, PeerLogic
@@ -73,12 +74,13 @@ class WorkerFigures:
 
 
 class WorkerHoldings:
-    """One worker's, with so much memory for rows on their way; `quota` is each application's, 0 is none. Bytes."""
+    """One worker's, with so much memory for rows on their way; quotas of each application and user. Bytes."""
 
-    def __init__(self, store: MergedFiles, memory: int, quota: int = 0) -> None:
+    def __init__(self, store: MergedFiles, memory: int, quota: int = 0, user_quota: int = 0) -> None:
         self.store = store
-        self._quota = quota
+        self._quotas = quota, user_quota
         self._rooms: dict[str, Room] = {}
+        self._users: dict[str, Room] = {}
         self.credit = PushCredit(MemoryMarks.of(memory * (_READ_SHARE - 1) // _READ_SHARE))
         self.reading = ReadBudget(memory // _READ_SHARE)
         self.figures = WorkerFigures()
@@ -97,7 +99,12 @@ class WorkerHoldings:
         return found
 
     def _room(self, application: str) -> Room:
-        return self._rooms.setdefault(application, Room(self._quota))
+        found = self._rooms.get(application)
+        if found is None:
+            quota, of_user = self._quotas
+            user = self._users.setdefault(user_of(application), Room(of_user))
+            found = self._rooms[application] = Room(quota, user)
+        return found
 
     def _paths(self) -> Iterator[int]:
         while True:
@@ -118,6 +125,8 @@ class WorkerHoldings:
             self.store.remove(dataset.drop_all(), application, name)
             if not any(of == application for of, _ in self.datasets):
                 self._rooms.pop(application, None)
+                if not any(user_of(of) == user_of(application) for of in self._rooms):
+                    self._users.pop(user_of(application), None)
 
     def restore(self) -> str:
         """Have what was committed before; the name of this worker, or nothing if it never had one."""

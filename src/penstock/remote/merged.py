@@ -14,8 +14,9 @@ Rules:
 - A commit names the sums of what was pushed here, by file, and counts the blocks: it is refused while any is missing.
 - Readers get committed blocks only, of the writers that they name, as they lie in the files.
 - A file goes when it holds no writer's blocks any more.
-- The bytes of all files of an application, also of blocks that nobody needs in files that stay, are in its room.
-  A block that would make them more than the quota is refused, and that ends its writer.
+- The bytes of all files of an application, also of blocks that nobody needs in files that stay, are in its room, and
+  in its user's: so a result that outlives its application counts for somebody. A block that would make them more than
+  either quota is refused, and that ends its writer.
 
 Life of a writer here:
 
@@ -71,6 +72,8 @@ class BlockFate(Enum):
     """The file takes no more here: it is to go on at another worker."""
     OVER = "over"
     """The application would have more here than it may."""
+    USER_OVER = "user over"
+    """So would its user, with all applications."""
 
 
 class Spot(NamedTuple):
@@ -112,14 +115,22 @@ class _Holder:
 
 @dataclass(slots=True)
 class Room:
-    """The bytes in the files of one application, and how many these may be; 0 is no quota."""
+    """The bytes in the files of one application or one user, and how many these may be; 0 is no quota."""
 
     quota: int = 0
+    user: Room | None = None
+    """That of an application's user."""
     used: int = 0
 
     def has(self, nbytes: int) -> bool:
         """Tell whether so many more are within the quota."""
         return not self.quota or self.used + nbytes <= self.quota
+
+    def use(self, nbytes: int) -> None:
+        """Have so many more, or fewer."""
+        self.used += nbytes
+        if self.user is not None:
+            self.user.use(nbytes)
 
 
 @dataclass(slots=True)
@@ -182,6 +193,8 @@ class MergedDataset:
             return BlockFate.GAP, None
         if not self._room.has(HEAD.size + head.length):
             return BlockFate.OVER, None
+        if self._room.user is not None and not self._room.user.has(HEAD.size + head.length):
+            return BlockFate.USER_OVER, None
         merged = self._files.get(head.file)
         if merged is None:
             merged = self._files[head.file] = _Merged(next(self._paths))
@@ -189,7 +202,7 @@ class MergedDataset:
         blocks.next += 1
         spot = Spot(merged.path, merged.size, HEAD.size + head.length)
         merged.size += spot.size
-        self._room.used += spot.size
+        self._room.use(spot.size)
         return BlockFate.STORE, spot
 
     def stored(self, head: BlockHead, spot: Spot) -> bool:
@@ -257,7 +270,7 @@ class MergedDataset:
             merged = self._files.setdefault(file, _Merged(theirs[0].path))
             merged.writers.add(writer)
             end = max(spot.offset + spot.size for spot in theirs)
-            self._room.used += max(0, end - merged.size)
+            self._room.use(max(0, end - merged.size))
             merged.size = max(merged.size, end)
 
     def plan(self, writers: Iterable[int], files: Iterable[int]) -> ReadPlan:
@@ -285,7 +298,7 @@ class MergedDataset:
         for writer in self.writers:
             self._holders[writer].life.move(HolderEvent.DISCARD)
         files, self._files = self._files, {}
-        self._room.used -= sum(merged.size for merged in files.values())
+        self._room.use(-sum(merged.size for merged in files.values()))
         return [merged.path for merged in files.values()]
 
     def discard(self, writer: int) -> list[int]:
@@ -304,7 +317,7 @@ class MergedDataset:
             merged.writers.discard(writer)
             if not merged.writers:
                 empty.append(self._files.pop(file).path)
-                self._room.used -= merged.size
+                self._room.use(-merged.size)
         return empty
 
 

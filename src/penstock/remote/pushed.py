@@ -27,6 +27,7 @@ FATES = {
     BlockFate.STALE: 3,
     BlockFate.FULL: 4,
     BlockFate.OVER: 6,
+    BlockFate.USER_OVER: 7,
 }
 DAMAGED = 5
 

@@ -38,9 +38,9 @@ _BEAT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The options of a worker: its address, its manager, its memory, how others reach it, an application's quota.
+    """The options of a worker: its address, its manager, its memory, how others reach it, quotas.
 
-    Sizes in bytes; without a quota (0) an application may have all.
+    Sizes in bytes; `quota` is an application's, `user_quota` a user's, with what is kept by name; 0 is no limit.
     """
 
     listen: str
@@ -48,6 +48,7 @@ class WorkerOptions:
     memory: int = 512 << 20
     advertised: str = ""
     quota: int = 0
+    user_quota: int = 0
 
 
 class RemoteWorker:
@@ -57,7 +58,7 @@ class RemoteWorker:
         self._options = options
         self._access = access
         self.address = ""
-        self.holdings = WorkerHoldings(MergedFiles(store), options.memory, options.quota)
+        self.holdings = WorkerHoldings(MergedFiles(store), options.memory, options.quota, options.user_quota)
         self.name = self.holdings.restore() or self._new_name()
         self.holdings.begin()
         held = sum(len(dataset.writers) for dataset in self.holdings.datasets.values())

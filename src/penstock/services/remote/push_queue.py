@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from penstock.errors import ProtocolError, QuotaError, StaleError, StorageError
 from penstock.remote.blocks import charge
 
-TAKEN, REPEAT, GAP, STALE, FULL, DAMAGED, OVER = range(7)
+TAKEN, REPEAT, GAP, STALE, FULL, DAMAGED, OVER, USER_OVER = range(8)
 """The fate of a block, as a worker says it."""
 _DAMAGES = 8
 
@@ -92,7 +92,7 @@ class PushQueue:
     def acknowledged(self, file: int, number: int, verdict: int) -> PushedBlock | None:
         """The worker has said what became of a block: the block, if it is stored there.
 
-        StaleError for a writer that is none any more, QuotaError for an application that may have no more there,
+        StaleError for a writer that is none any more, QuotaError for an application or user that may have no more,
         StorageError for a wire that damages everything, and for a worker that lacks what it had taken.
         """
         block = self._under_way.pop((file, number), None)
@@ -109,6 +109,12 @@ class PushQueue:
             raise QuotaError(
                 "the worker lets one application keep no more than its --quota there, and this one has as much:"
                 " release persisted streams, use fewer or smaller exchanges at a time, or ask for a larger quota"
+            )
+        if verdict == USER_OVER:
+            raise QuotaError(
+                "the worker lets all applications of one user, with the results that it keeps by name, have no more"
+                " than its --user-quota there, and this user has as much: keep less by name, wait for the lease of"
+                " what is kept to end, or ask for a larger quota"
             )
         if verdict == FULL:
             self._full.add(file)
