@@ -19,6 +19,7 @@ from penstock.errors import (
     PartitionLostError,
     PartitionReleasedError,
     SettingError,
+    StorageError,
 )
 from penstock.services.spark_ess.places import Place, names_of, path_of
 from penstock.settings import Settings
@@ -34,6 +35,7 @@ from penstock.shuffle import (
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
 from penstock.testing.waiting import Running
+from small_disks import small_disk
 
 pytestmark = pytest.mark.processes
 
@@ -175,6 +177,25 @@ def test_damage_is_found(service: EssHarness, exchange: ConformanceExchange, dam
     with pytest.raises(IncompleteDataError, match="damaged") as caught:
         rows_left(exchange.consume([(producer.descriptor, 0, 4)]))
     assert caught.value.partition == producer.descriptor.partition.to_wire()
+
+
+def test_a_full_disk_fails_the_task_and_the_next_one_fits(tmp_path: Path) -> None:
+    """The writer's files are on the disk of its executor: an error that names the folder, and room again."""
+    process = EssProcess(tmp_path / "ess")
+    try:
+        with small_disk(process.folder / "a", 8) as disk:
+            harness = EssHarness(process, "full", {"spark.penstock.blocking.reserve": "0"})
+            exchange = ConformanceExchange(harness, asyncio.run)
+            with pytest.raises(StorageError, match=str(disk)):
+                written(exchange)
+            fits = exchange.produce(WantedPartition(KIND, index=1))
+            fits.writer.write(pa.record_batch([pa.array(range(ROWS), pa.int64())], schema=NUMBERS), 0)
+            fits.writer.finish()
+            assert rows_left(exchange.consume([(fits.descriptor, 0)])) == ROWS
+            exchange.close()
+            harness.close()
+    finally:
+        process.close()
 
 
 def test_a_file_that_ends_early_is_lost(service: EssHarness, exchange: ConformanceExchange) -> None:

@@ -24,12 +24,14 @@ from penstock.errors import (
     NoStorageError,
     PartitionLostError,
     PartitionNotProducedError,
+    PartitionReleasedError,
     ProducerFailedError,
     QuotaError,
+    StaleError,
     StorageError,
 )
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import EndApplication, FindRange, ListHeld
+from penstock.external.requests import BeginPartition, EndApplication, FindRange, ListHeld
 from penstock.services.external.client import call
 from penstock.services.external.host_line import HostLine
 from penstock.settings import Settings
@@ -316,6 +318,29 @@ def test_a_full_disk_fails_the_partition_and_frees_its_files(tmp_path: Path, ful
     finally:
         exchange.close()
         harness.close()
+
+
+def test_a_late_writer_commits_nothing(hosts: ExternalHarness, exchange: ConformanceExchange) -> None:
+    """One that was given up is refused, a second one of an attempt too; the next attempt's rows alone are read."""
+    late, service = exchange.produce(WantedPartition(KIND, subpartitions=4)), hosts.host("a")
+    partition, key = late.descriptor.partition, ApplicationKey.of("faults", SECRET)
+    late.writer.write(pa.record_batch([pa.array(range(ROWS), pa.int64())], schema=NUMBERS), 0)
+    line = HostLine(str(service.socket), key, 30.0, lambda: None)
+    try:
+        with pytest.raises(StaleError, match="was written, or given up, before"):
+            line.begin(BeginPartition(partition, 4))
+        asyncio.run(hosts.master.release_partition_externally(late.descriptor))
+        with pytest.raises(StaleError, match="is not being written"):
+            late.writer.finish()
+        with pytest.raises(StaleError, match="was written, or given up, before"):
+            line.begin(BeginPartition(partition, 4))
+    finally:
+        line.close()
+    with pytest.raises(PartitionReleasedError):
+        exchange.consume([(late.descriptor, 0, 4)]).drain()
+    again = written(exchange, 4)
+    assert again.descriptor.partition.attempt != partition.attempt
+    assert rows_left(exchange.consume([(again.descriptor, 0, 4)])) == 4 * ROWS
 
 
 CLIENT = """

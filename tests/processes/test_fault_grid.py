@@ -33,7 +33,7 @@ from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, 
 from penstock_torture.fault_cells import CELLS, GRID, GRID_CELLS, HOW, FaultCell, as_table
 from remote_cluster import RemoteCluster, RemoteProcess
 from remote_harness import RemoteHarness
-from slow_disks import slow_disk
+from slow_disks import slow_disk, slow_disk_of_java
 from source import ROOT
 
 pytestmark = pytest.mark.processes
@@ -225,7 +225,8 @@ def test_right_rows_or_a_typed_error(
     make: Callable[[Path], World], is_slow: bool, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For each cell of a service, one after the other; and right rows afterwards."""
-    for name, value in slow_disk(tmp_path / "slow", 0.02).items() if is_slow else ():
+    slow = slow_disk_of_java if make is ess_world else slow_disk
+    for name, value in slow(tmp_path / "slow", 0.02).items() if is_slow else ():
         monkeypatch.setenv(name, value)
     world = make(tmp_path / "service")
     try:

@@ -49,6 +49,25 @@ with client.join(access) as service:
     print(pickle.dumps(writer.finish()).hex())
 """
 
+PACED = """
+import json, sys
+import pyarrow as pa
+from penstock import client
+where = json.loads(sys.argv[1])
+schema = pa.schema([("id", pa.int64())])
+rows = total = 0
+with client.connect(where.pop("address"), **where) as service:
+    with service.write_part(schema) as writer:
+        for turn in range(64):
+            writer.write(pa.record_batch([pa.array(range(turn << 16, (turn + 1) << 16), pa.int64())], schema=schema))
+            print("writing", flush=True)
+    for batch in service.read_parts([writer.finish()]):
+        rows += batch.num_rows
+        total += sum(batch.column(0).to_pylist())
+        print("reading", flush=True)
+assert (rows, total) == (64 << 16, sum(range(64 << 16))), (rows, total)
+"""
+
 COME_AND_GO = """
 import json, sys
 import pyarrow as pa

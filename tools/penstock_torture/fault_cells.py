@@ -51,6 +51,8 @@ class FaultCell:
 
 _NO_PUSH = "nothing is pushed to it"
 _CLIENTS = "tests/processes/test_client.py::"
+_ESS = "tests/processes/test_ess_faults.py::"
+_FAULTY_CLIENTS = "tests/processes/test_client_faults.py::"
 _EXTERNAL = "tests/processes/test_external_faults.py::"
 _FULL = "tests/processes/test_remote_full.py::"
 _MANAGER = "tests/remote/test_manager_core.py::"
@@ -58,24 +60,23 @@ _REMOTE = "tests/processes/test_remote_faults.py::"
 
 _ELSEWHERE: Final = {
     ("kill", "client"): _CLIENTS + "test_a_killed_writer_s_rows_go_while_its_application_lives",
-    ("pause", "client"): _CLIENTS + "test_cancelled_calls_leave_nothing",
+    ("pause", "client"): _FAULTY_CLIENTS + "test_a_client_that_stands_still_holds_up_nobody",
+    ("slow disk", "client"): _FAULTY_CLIENTS + "test_a_client_with_a_slow_disk_gets_its_rows",
+    ("disk full", "client"): _ESS + "test_a_full_disk_fails_the_task_and_the_next_one_fits",
     ("disk full", "manager"): _FULL + "test_a_manager_whose_disk_takes_nothing_goes_on_when_it_does",
     ("disk full", "worker"): _REMOTE + "test_a_full_disk_moves_files_and_a_second_one_is_an_error",
     ("disk full", "external"): _EXTERNAL + "test_a_full_disk_fails_the_partition_and_frees_its_files",
     ("bit flip on disk", "external"): _EXTERNAL + "test_damage_is_found",
+    ("late commit", "external"): _EXTERNAL + "test_a_late_writer_commits_nothing",
     ("late commit", "worker"): "tests/remote/test_push_path.py::test_the_first_writer_that_commits_has_the_partition",
     ("late commit", "manager"): _MANAGER + "test_the_first_to_finish_has_it_and_late_ones_are_stale",
     ("bit flip on disk", "manager"): _MANAGER + "test_the_log_survives_a_kill_and_refuses_damage",
 }
 _NONE: Final = {
-    ("slow disk", "ess"): "it is Java, which the seam is not in",
-    ("slow disk", "client"): "it writes to no disk of its own but files that `external` lends",
     ("disk full", "ess"): "tasks write its files, on the disk of `client`",
-    ("disk full", "client"): "as of `external`, whose files it writes",
     ("bit flip on disk", "client"): "it keeps none",
     ("bit flip on the wire", "client"): "as of the process at the other end",
     ("split", "client"): "as of the process at the other end",
-    ("late commit", "external"): "a second writer of an attempt is refused when it begins",
     ("late commit", "ess"): "attempts have files of their own there",
     **{
         (fault, process): _NO_PUSH
