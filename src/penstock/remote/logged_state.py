@@ -94,8 +94,15 @@ class LoggedState:
             self._log.append(records)
         except StorageError as error:
             self._has_failed(error)
-            self.core.restore(self._log.read())
+            self._undo()
             raise
+
+    def _undo(self) -> None:
+        """Know what the log says; a manager that can't read it either ends, as it knows what it does not keep."""
+        try:
+            self.core.restore(self._log.kept())
+        except StorageError as error:
+            raise SystemExit(f"penstock: {error}. Nor can it be read: the manager ends") from error
 
     def _has_failed(self, error: StorageError) -> None:
         _LOG.error("%s. Until then nothing new is begun, and what is there is served", error)

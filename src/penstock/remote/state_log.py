@@ -70,6 +70,13 @@ class StateLog:
         self._size = self._kept = begin
         return found
 
+    def kept(self) -> list[tuple[Any, ...]]:
+        """The records that were kept, whatever is behind them; StorageError where they can't be read."""
+        try:
+            return _read(self._path, self._size)[0]
+        except OSError as error:
+            raise self._failure(error) from error
+
     def append(self, records: Iterable[tuple[object, ...]]) -> None:
         """Write records; StorageError where they can't be kept, and then nobody must act on them."""
         self._size += self._write(b"".join(map(_packed, records)))
@@ -149,9 +156,9 @@ def read_records(path: Path) -> list[tuple[Any, ...]]:
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[list[tuple[Any, ...]], int]:
-    """The records, and the bytes that they take."""
-    data = memoryview(path.read_bytes())
+def _read(path: Path, size: int | None = None) -> tuple[list[tuple[Any, ...]], int]:
+    """The records of all bytes, or of so many, and the bytes that they take."""
+    data = memoryview(path.read_bytes())[:size]
     found: list[tuple[Any, ...]] = []
     begin = 0
     while len(data) - begin >= _HEAD.size:
