@@ -24,6 +24,7 @@ from penstock.api.windows import window
 from penstock.errors import PlanError
 from penstock.operators.groups import Side
 from penstock.operators.join_sides import LEFT, AsSide, JoinedSides
+from penstock.stream import increments
 from penstock.stream.chain import PlainStep, StepContext
 from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.stream_join import Between, StreamJoin
@@ -49,6 +50,12 @@ EVENTS = st.lists(
     ),
     max_size=15,
 )
+
+
+@pytest.fixture(autouse=True)
+def small_states_in_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints refer to older ones, however few rows there are."""
+    monkeypatch.setattr(increments, "LEAST_SLOTS", 0)
 
 
 def reopened(operator: Any, step: PlainStep) -> Any:

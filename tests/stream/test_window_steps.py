@@ -23,6 +23,7 @@ from penstock.api.streaming.modes import in_mode
 from penstock.api.windows import session_window, window
 from penstock.errors import PlanError
 from penstock.operators.windows import WindowKey
+from penstock.stream import increments
 from penstock.stream.chain import StepContext
 from penstock.stream.watermarks import MOST
 from penstock_torture.local_query import LocalQuery, location
@@ -37,6 +38,12 @@ WINDOWS: dict[str, WindowKey] = {
     "uneven": window("ts", "1 second", "300 milliseconds"),
     "session": session_window("ts", "9 milliseconds"),
 }
+
+
+@pytest.fixture(autouse=True)
+def small_states_in_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints refer to older ones, however few rows there are."""
+    monkeypatch.setattr(increments, "LEAST_SLOTS", 0)
 
 
 def counts(stream: Stream, by: WindowKey, keys: tuple[str, ...], width: int, delay: str = "1 second") -> Stream:

@@ -5,7 +5,8 @@
 
 Each store runs in a process of its own, and the restore of each in another one. Those with files have so many MiB of
 private memory at most (`RLIMIT_DATA`). Rows are batches of 65,536 random keys; two numbers are got, added to and put
-for each, as a batch processor does, or with `--state aggregation` as `agg` counts and adds them. A snapshot is
+for each, as a batch processor does, or with `--state aggregation` as `agg` counts and adds them. Other states have a
+window, session, row or timer for each key, and a batch changes one of each of its keys, or adds it. A snapshot is
 written by the thread that a task has for it, into the folder. The first one is whole, and then come three with one
 key of a hundred changed; `changed_fsync_seconds` is how long the disk takes for 6 MB alone right after, at most.
 """
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -33,13 +34,20 @@ import pyarrow.compute as pc
 from penstock.checkpoint.metadata import CheckpointMetadata, unpack_part
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.operators.aggregate_states import Aggregation
+from penstock.operators.groups import Side
+from penstock.operators.join_sides import LEFT, AsSide, JoinedSides
+from penstock.operators.window_aggregates import WindowSpec
+from penstock.operators.windows import FixedWindows, SessionWindows
 from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.chain import Chunk, State, StepContext
+from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.restored_state import StoredState
 from penstock.stream.state.store import KeyedStore
 from penstock.stream.state.variables import VALUE, ValueVariable, VariableSpec
 from penstock.stream.state_place import StateFiles, state_in
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
+from penstock.stream.stream_join import Between, StreamJoin
+from penstock.stream.window_aggregate import WindowAggregate
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock.testing.waiting import wait_until
@@ -56,10 +64,10 @@ CONTEXT = StepContext(0, 1, 128, "totals")
 PART = "totals.0"
 PATIENCE = 600.0
 STORES = ("memory", "files")
-STATES = ("processor", "aggregation")
 SYNCED = 6 << 20
 """Bytes, about as many as a snapshot of the changes of 20 million keys has."""
 ROWS = pa.schema([("k", pa.int64()), ("amount", pa.int64())])
+TIMED = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us"))])
 AGGREGATIONS = (Aggregation("n", "*", "count"), Aggregation("amount", "amount", "sum"))
 
 Figures = dict[str, float]
@@ -141,6 +149,100 @@ class AggregationState:
         self._step.open(CONTEXT, [state])
 
 
+class TimedState:
+    """The state of a step of event time, of which all rows have about the same time."""
+
+    def __init__(self, operator: WindowAggregate | StreamJoin | DropDuplicates) -> None:
+        self._operator = operator
+        self._step = operator.step()
+        self._step.open(CONTEXT, [])
+        self._step.on_watermark(0)
+        self._added = 0
+        self.completed, self.snapshot = self._step.completed, self._step.snapshot
+
+    @property
+    def keys(self) -> int:
+        """The number of rows."""
+        return self._added
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Take a row of each of these keys."""
+        if isinstance(self._operator, DropDuplicates):  # others change nothing
+            numbers = numbers + self._added
+        times = (self._added + np.arange(len(numbers))) % 1000
+        self._added += len(numbers)
+        batch = pa.record_batch([pa.array(numbers), pa.array(times).cast(TIMED.field("t").type)], schema=TIMED)
+        for each in self._sent(batch):
+            for _ in self._step.process(each):
+                pass
+
+    def restore(self, state: State) -> None:
+        """Begin with what a checkpoint holds."""
+        self._step.open(CONTEXT, [state])
+
+    def _sent(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """The rows that come over the exchange."""
+        if isinstance(self._operator, WindowAggregate):
+            return [self._operator.spec.plan.partial(batch)]
+        if isinstance(self._operator, StreamJoin):
+            return AsSide(self._operator.sides, LEFT).apply(iter([batch]))
+        return [batch]
+
+
+class TimerState:
+    """A timer of each key, which rows put off."""
+
+    def __init__(self) -> None:
+        self._store = KeyedStore(KEYS, ())
+        self._times = np.zeros(0, np.int64)
+        self.completed = self._store.completed
+
+    @property
+    def keys(self) -> int:
+        """The number of keys."""
+        return self._store.keys
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Put the timers of these keys off."""
+        slots = np.unique(self._store.slots([pa.array(numbers)], len(numbers)))
+        if len(self._times) < self._store.keys:
+            self._times = np.concatenate([self._times, np.zeros(self._store.keys, np.int64)])
+        self._store.timers.delete(slots, self._times[slots])
+        self._times[slots] += 1000
+        self._store.timers.register(slots, self._times[slots])
+        self._store.tidy(0)
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """The chunks of a checkpoint."""
+        return self._store.snapshot(CONTEXT, checkpoint)
+
+    def restore(self, state: State) -> None:
+        """Begin with what a checkpoint holds."""
+        self._store.restore([state], CONTEXT, 0)
+
+
+def _windows(kind: FixedWindows | SessionWindows) -> TimedState:
+    items = (Aggregation("n", "*", "count"), Aggregation("last", "t", "max"))
+    return TimedState(WindowAggregate(WindowSpec(TIMED, ("k", kind.name), kind, items)))
+
+
+def _join(how: str) -> TimedState:
+    sides = JoinedSides(Side(TIMED, ("k",)), Side(TIMED.set(1, pa.field("u", TIMED.field("t").type)), ("k",)), how)
+    return TimedState(StreamJoin(sides, Between(("t", "u"), 0, 1000)))
+
+
+STATES: dict[str, Callable[[], ManyKeys]] = {
+    "processor": ProcessorState,
+    "aggregation": AggregationState,
+    "windows": lambda: _windows(FixedWindows("t", 1000, 1000)),
+    "sessions": lambda: _windows(SessionWindows("t", 1000)),
+    "join": lambda: _join("inner"),
+    "outer join": lambda: _join("left"),
+    "duplicates": lambda: TimedState(DropDuplicates(TIMED, ("k",))),
+    "timers": TimerState,
+}
+
+
 class OwnMemory:
     """The private memory of this process at its most, in MiB, looked at twenty times in a second."""
 
@@ -200,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where state and checkpoints lie; a temporary one if not given")
     parser.add_argument("--only", choices=("run", "restore"), help=argparse.SUPPRESS)
     parser.add_argument("--store", choices=STORES, help="one of both alone")
-    parser.add_argument("--state", choices=STATES, default=STATES[0], help="whose state it is")
+    parser.add_argument("--state", choices=STATES, default="processor", help="whose state it is")
     options = parser.parse_args(arguments)
     if options.only:
         _only(options)
@@ -220,7 +322,7 @@ def _only(options: argparse.Namespace) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (options.limit << 20,) * 2)
         files = StateFiles([str(options.folder)])
     with state_in(files):
-        state = ProcessorState() if options.state == STATES[0] else AggregationState()
+        state = STATES[options.state]()
         at = options.folder / "at"
         found = run(at, options.keys, state) if options.only == "run" else restore(at, state)
     json.dump(found, sys.stdout)

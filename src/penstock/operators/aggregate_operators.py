@@ -90,7 +90,10 @@ class AggregationPlan:
         groups = group_rows([states.column(index) for index in range(len(self.keys))], states.num_rows)
         if groups.count == 0:
             return states.slice(0, 0)
-        columns = states.columns[len(self.keys) :]
+        return self.merged(groups, states.columns[len(self.keys) :])
+
+    def merged(self, groups: Groups, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """One state row per group, of which there is one at least; `columns` are the rows' states without keys."""
         merged: list[pa.Array | None] = self._merged_by_rows(groups, columns)
         lost: dict[int, Mask] = {}
         for index, (state, column) in enumerate(zip(self._states, columns, strict=True)):

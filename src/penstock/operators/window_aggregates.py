@@ -7,7 +7,7 @@ count of rows goes with the states: a pane that comes too late is counted by its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from penstock.operators.aggregate_operators import AggregationPlan
 from penstock.operators.aggregates import ALL_COLUMNS, Aggregation
 from penstock.operators.group_merges import boolean_array
 from penstock.operators.groups import ChunkBuffer
+from penstock.operators.keys import Groups
 from penstock.operators.times import Times
 from penstock.operators.windows import (
     END,
@@ -108,9 +109,19 @@ class WindowPlan:
         """The states of the windows that end after `passed` and not after `until`, out of those of their panes."""
         if not isinstance(self.windows, FixedWindows):
             return states
-        rows, starts = self.windows.windows(self.starts(states), passed, until)
-        found = self._with(states.take(int64_array(rows)), {START: starts})
+        found = self.in_windows(self.windows, states, passed, until)
         return found if self.windows.slide == self.windows.size else self._plan.reduce(found)
+
+    def in_windows(
+        self, windows: FixedWindows, states: pa.RecordBatch, passed: Times | int, until: int
+    ) -> pa.RecordBatch:
+        """The same, not merged: each pane's state once for each of its windows."""
+        rows, starts = windows.windows(self.starts(states), passed, until)
+        return self._with(states.take(int64_array(rows)), {START: starts})
+
+    def merged(self, groups: Groups, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """One state row for each of these groups; `columns` are the rows' states without keys."""
+        return self._plan.merged(groups, columns)
 
     def results(self, states: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The results of windows' states, in batches of bounded size."""
@@ -154,11 +165,16 @@ class WindowPlan:
 class GrowingStates:
     """State rows that are merged as they grow: each row is merged a number of times that grows by the logarithm."""
 
-    def __init__(self, plan: WindowPlan, batches: Sequence[pa.RecordBatch] = ()) -> None:
+    def __init__(self, plan: WindowPlan, settled: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> None:
+        """`settled` puts what is merged where it is to lie."""
         self._plan = plan
-        self._runs = [batch for batch in batches if batch.num_rows]
-        self._fresh = sum(batch.num_rows for batch in self._runs)
+        self._place = settled
+        self._runs: list[pa.RecordBatch] = []
+        self._fresh = 0
         self._settled = 0
+
+    def __len__(self) -> int:
+        return self._fresh + self._settled
 
     def add(self, states: pa.RecordBatch) -> None:
         """Take more of them."""
@@ -172,12 +188,13 @@ class GrowingStates:
         """All states, each key and pane once; they stay here."""
         if self._fresh:
             whole = self._plan.merge(self._runs[0] if len(self._runs) == 1 else pa.concat_batches(self._runs))
+            whole = whole if self._place is None else self._place(whole)
             self._runs, self._fresh, self._settled = [whole], 0, whole.num_rows
         return self._runs[0] if self._runs else None
 
     def keep(self, states: pa.RecordBatch) -> None:
         """Hold these in the place of all; they are merged."""
-        self._runs = [states] if states.num_rows else []
+        self._runs = [states if self._place is None else self._place(states)] if states.num_rows else []
         self._fresh, self._settled = 0, states.num_rows
 
     @property

@@ -61,7 +61,7 @@ class DistinctCounts:
         if len(slots):
             self._pairs.slots([int64_array(slots), column])
         fresh = np.arange(known, len(self._pairs), dtype=np.int64)
-        self._chains.changed(fresh)
+        self._chains.added(fresh, len(self._pairs))
         owners = _slots(self._pairs.keys(fresh)[0])
         np.add.at(self._counts.writable(owners, count), owners, 1)
 

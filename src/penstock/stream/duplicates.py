@@ -8,8 +8,10 @@ watermark are late then: they are counted, and nothing else, because nobody know
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +23,19 @@ from penstock.operators.times import Times
 from penstock.operators.windows import times_in
 from penstock.record.layout import fixed_values, int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+from penstock.stream.increments import Chains
 from penstock.stream.key_index import KeyIndex, Slots, key_index
-from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, key_columns, refuse_other, restored_rows
+from penstock.stream.keyed_state import (
+    ABOUT,
+    chained_chunks,
+    key_columns,
+    refuse_other,
+    restored_changes,
+    restored_rows,
+)
 from penstock.stream.lateness import Lateness
-from penstock.stream.slot_array import SlotArray
+from penstock.stream.row_increments import LiveRows, Mask
+from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.watermarks import LEAST, MOST
 
 _SPARE = 1 << 12
@@ -64,6 +75,7 @@ class DuplicatesStep(PlainStep):
         self._index: KeyIndex = key_index(self._kinds)
         self._until = SlotArray(np.int64, LEAST)
         self._lateness = Lateness()
+        self._chains = Chains()
         self._context = StepContext(0, 1, 1, "")
 
     @property
@@ -75,10 +87,14 @@ class DuplicatesStep(PlainStep):
         """Take this subtask's keys; raises CheckpointError for those of another step."""
         self._context = context
         self._lateness.open(context, restored)
-        for batch in restored_rows(self._what, restored, context):
+        rows, changes = (read(self._what, restored, context) for read in (restored_rows, restored_changes))
+        for batch in itertools.chain(rows, changes):
             keys = key_columns(batch)
-            slots = self._index.slots(keys)
             until = fixed_values(batch.column(len(keys)), np.dtype(np.int64))
+            live = np.flatnonzero(until >= np.maximum(self._lateness.passed(keys), LEAST + 1))
+            if len(live) < len(until):  # it had gone when the checkpoint was taken
+                keys, until = [key.take(int64_array(live)) for key in keys], until[live]
+            slots = self._index.slots(keys)
             self._until.writable(slots, len(self._index))[slots] = until
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
@@ -115,17 +131,22 @@ class DuplicatesStep(PlainStep):
                 self._index, self._until = key_index(self._kinds), SlotArray(np.int64, LEAST)
                 slots = self._index.add(keys)
                 self._until.writable(slots, len(self._index))[slots] = until
+                self._chains.forget()
         return ()
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """The keys that are kept."""
-        live = self._live()
-        keys = self._index.keys(live)
-        until = int64_array(np.ascontiguousarray(self._until.at(live)))
-        names = [*(f"k{at}" for at in range(len(keys))), "until"]
-        whole = pa.RecordBatch.from_arrays([*keys, until], names=names)
-        table = KeyedTable([whole], whole.schema, len(keys))
-        return [self._lateness.chunk(), *frozen_chunks(self._what, table, table, self._context)]
+        """The keys that are kept; a large state refers to what older checkpoints hold."""
+        is_live = partial(_is_live, max(self._lateness.watermark, LEAST + 1))
+        rows = LiveRows(self._index, _FrozenTimes(self._until.frozen(len(self._index))), is_live)
+        place = (checkpoint, self._context)
+        return [
+            self._lateness.chunk(),
+            *chained_chunks(self._what, place, self._chains, rows, rows, rows.key_columns),
+        ]
+
+    def completed(self, checkpoint: int) -> None:
+        """Snapshots may refer to it from here on."""
+        self._chains.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
         """Rows that were late."""
@@ -153,5 +174,21 @@ class DuplicatesStep(PlainStep):
         _, places = np.unique(slots[fresh], return_index=True)
         chosen = np.sort(fresh[places])
         own = slots[chosen]
+        self._chains.changed(own)
         self._until.writable(own, len(self._index))[own] = kept[chosen]
         return (batch if len(chosen) == batch.num_rows else batch.take(int64_array(chosen)),)
+
+
+class _FrozenTimes:
+    """The times up to which keys are kept, at one moment."""
+
+    def __init__(self, until: FrozenSlots) -> None:
+        self._until = until
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """Those of these slots, which are in ascending order."""
+        return slots, [int64_array(self._until.at(slots))]
+
+
+def _is_live(watermark: int, columns: list[pa.Array]) -> Mask:
+    return np.asarray(fixed_values(columns[-1], np.dtype(np.int64)) >= watermark)

@@ -11,7 +11,9 @@ Rules
 - Any of the snapshots since the newest checkpoint that this task knows to be complete may be complete too. A snapshot
   refers to what all of these have, so that no piece is asked for that went with an older checkpoint.
 - Slots that change are noted once for each snapshot. If that were many of all slots, nothing is noted any more, and
-  the next snapshot is whole.
+  the next snapshot is whole. Rows that are only ever added are noted as the batches in which they came.
+- The changes of a chain are no larger than the whole that it begins with, and that is not much larger than what there
+  is now.
 
 Their makers know what the pieces hold: processors (`state/stored`) and tables of keys and states (`keyed_state`).
 """
@@ -20,15 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.checkpoint.metadata import Chunk as StoredChunk
 from penstock.stream.chain import Chunk
 from penstock.stream.key_index import Slots
 from penstock.stream.state_place import zeros
+
+Noted: TypeAlias = Slots | pa.RecordBatch
 
 CHANGED: Final = "changed."
 LEAST_SLOTS: Final = 1 << 10
@@ -39,6 +44,8 @@ MOST_SNAPSHOTS: Final = 16
 SHARE: Final = 2
 """The changes of a chain are at most one of so many slots."""
 _ROUNDS: Final = 255
+_LEAST_BYTES: Final = 1 << 16
+"""Changes of fewer bytes need no other chain, however small the state is."""
 
 
 def change_prefix(checkpoint: int) -> str:
@@ -62,6 +69,11 @@ class KeptPiece:
     def is_placed(self) -> bool:
         """True if it is stored, and its place is known."""
         return self._place is not None
+
+    @property
+    def size(self) -> int:
+        """Its bytes, once it is stored."""
+        return 0 if self._place is None else self._place.length
 
     def written(self, place: StoredChunk) -> None:
         """It is stored here. The storing thread."""
@@ -88,16 +100,21 @@ class ChangedSlots:
 
 @dataclass(slots=True)
 class Link:
-    """The pieces of one checkpoint in a chain, with their names; `changes` is how many slots they are of."""
+    """The pieces of one checkpoint in a chain, with their names, and the number of slots that they are of."""
 
     checkpoint: int
     pieces: list[tuple[str, KeptPiece]] = field(default_factory=list)
-    changes: int = 0
+    slots: int = 0
 
     @classmethod
-    def of(cls, checkpoint: int, chunks: Sequence[Chunk], changes: int = 0) -> Link:
+    def of(cls, checkpoint: int, chunks: Sequence[Chunk], slots: int = 0) -> Link:
         """A link whose pieces are not stored yet."""
-        return cls(checkpoint, [(name, KeptPiece(make)) for name, make in chunks], changes)
+        return cls(checkpoint, [(name, KeptPiece(make)) for name, make in chunks], slots)
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as far as they are stored."""
+        return sum(piece.size for _, piece in self.pieces)
 
     @property
     def is_placed(self) -> bool:
@@ -113,8 +130,8 @@ class Chains:
         """A smaller state is written whole."""
         self._taken: dict[int, list[Link]] = {}
         self._newest = self._complete = 0
-        self._changed: dict[int, list[Slots]] = {}
-        """The slots that changed after each snapshot."""
+        self._changed: dict[int, list[Noted]] = {}
+        """The slots that changed after each snapshot, or the batches of rows that came."""
         self._count = 0
         self._round = 1
         self._seen: npt.NDArray[np.uint8] = zeros(1, np.uint8)
@@ -132,10 +149,16 @@ class Chains:
         fresh = slots[self._seen[slots] != self._round]
         if len(fresh):
             self._seen[fresh] = self._round
-            self._changed[self._newest].append(fresh)
-            self._count += len(fresh)
-            if self._count > max(self.least, len(self._seen) // SHARE):
-                self.forget()
+            self.added(fresh, len(self._seen))
+
+    def added(self, noted: Noted, count: int) -> None:
+        """These came, and are noted once: slots, or a batch of rows. There are `count` in all."""
+        if not self._notes or not len(noted):
+            return
+        self._changed[self._newest].append(noted)
+        self._count += len(noted)
+        if self._count > max(self.least, count // SHARE):
+            self.forget()
 
     def forget(self) -> None:
         """Slots are others now, or too many have changed: the next snapshot is whole."""
@@ -154,17 +177,19 @@ class Chains:
         checkpoint: int,
         count: int,
         whole: Callable[[], Sequence[Chunk]],
-        changed: Callable[[ChangedSlots], Sequence[Chunk]],
+        changed: Callable[[Sequence[Any]], Sequence[Chunk]],
     ) -> list[Chunk]:
-        """The chunks of a snapshot of `count` slots: `whole` makes those of all, `changed` those of some of them."""
+        """The chunks of a snapshot of `count` slots: `whole` makes those of all, `changed` of what was noted."""
         links = self.kept(count)
         if not links and count < self.least:
+            self.forget()
             return list(whole())
         if links:
-            slots = ChangedSlots(self.since(links[-1].checkpoint))
-            chain = [*links, Link.of(checkpoint, changed(slots), slots.most)]
+            self._drop_before(links[-1].checkpoint)
+            noted = self.since(links[-1].checkpoint)
+            chain = [*links, Link.of(checkpoint, changed(noted), sum(map(len, noted)))]
         else:
-            chain = [Link.of(checkpoint, whole())]
+            chain = [Link.of(checkpoint, whole(), count)]
         self.taken(checkpoint, chain)
         return [piece for link in chain for piece in link.pieces]
 
@@ -183,12 +208,16 @@ class Chains:
         links = list(chains[0][:common])
         while links and not all(link.is_placed for link in links):
             links.pop()
-        too_many = sum(link.changes for link in links) > count // SHARE or len(links) > MOST_CHANGES
-        return [] if too_many else links
+        return [] if _is_long(links, count) else links
 
-    def since(self, checkpoint: int) -> list[Slots]:
-        """The slots that changed after a checkpoint's snapshot, some of them several times."""
-        return [slots for number, found in self._changed.items() if number >= checkpoint for slots in found]
+    def since(self, checkpoint: int) -> list[Noted]:
+        """The notes since a checkpoint's snapshot; slots may be there several times."""
+        return [noted for number, found in self._changed.items() if number >= checkpoint for noted in found]
+
+    def _drop_before(self, checkpoint: int) -> None:
+        """Forget what a snapshot holds to which all later ones refer."""
+        for number in [number for number in self._changed if number < checkpoint]:
+            self._count -= sum(map(len, self._changed.pop(number)))
 
     def taken(self, checkpoint: int, chain: Sequence[Link]) -> None:
         """A snapshot was taken, which consists of these links."""
@@ -205,3 +234,17 @@ class Chains:
         if self._round > _ROUNDS:
             self._seen[:] = 0
             self._round = 1
+
+
+def _is_long(links: Sequence[Link], count: int) -> bool:
+    """Tell whether a chain is too long for a state of so many slots."""
+    if not links:
+        return False
+    whole, *changes = links
+    slots, size = sum(link.slots for link in changes), sum(link.size for link in changes)
+    return (
+        slots > count // SHARE
+        or len(changes) >= MOST_CHANGES
+        or size > max(whole.size, _LEAST_BYTES)
+        or whole.slots > SHARE * max(count, LEAST_SLOTS)
+    )

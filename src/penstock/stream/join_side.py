@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.record.layout import int64_array
 from penstock.stream.key_index import Slots
+from penstock.stream.state_place import settled
 
 MOST_PAIRS = 1 << 18
 """So many pairs are made at once."""
@@ -44,9 +45,12 @@ class Pairs:
         """The rows of the side, one for each pair."""
         return self.run.rows.take(int64_array(self.places))
 
-    def mark(self, chosen: Mask) -> None:
-        """These rows of the side are done."""
-        self.run.done[self.places[chosen]] = True
+    def mark(self, chosen: Mask) -> Slots:
+        """These rows of the side are done; the slots of those that were not before, some of them several times."""
+        places = self.places[chosen]
+        places = places[~self.run.done[places]]
+        self.run.done[places] = True
+        return self.run.slots[places]
 
 
 class JoinSide:
@@ -62,6 +66,11 @@ class JoinSide:
     def batches(self) -> list[pa.RecordBatch]:
         """All rows."""
         return [run.rows for run in self._runs]
+
+    @property
+    def slots(self) -> list[Slots]:
+        """The slots of the rows of each batch."""
+        return [run.slots for run in self._runs]
 
     @property
     def done(self) -> list[Mask]:
@@ -115,4 +124,4 @@ class JoinSide:
 
 def _sorted(slots: Slots, rows: pa.RecordBatch, done: Mask) -> _Run:
     order = np.argsort(slots, kind="stable")
-    return _Run(slots[order], rows.take(int64_array(order)), done[order])
+    return _Run(slots[order], settled(rows.take(int64_array(order))), done[order])

@@ -22,6 +22,7 @@ import pyarrow.types as pt
 from penstock.operators.keys import group_rows, normalised
 from penstock.record import word_hash
 from penstock.record.layout import fixed_values, int64_array, null_mask
+from penstock.stream.run_rows import taken
 from penstock.stream.state_place import settled_columns, zeros
 
 Slots = npt.NDArray[np.int64]
@@ -32,6 +33,7 @@ _LEAST = 1 << 10
 _LEAST_BITS = 10
 _MOVED_ROWS = 1 << 15
 """So many words move into a larger table with each step: a millisecond or two."""
+_FEW_ROWS = 1 << 8
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -43,6 +45,9 @@ class KeyIndex(Protocol):
 
     def slots(self, columns: Sequence[pa.Array]) -> Slots:
         """The slot of each row; keys that are new get the next ones."""
+
+    def find(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slot of each row; -1 where its key has none."""
 
     def add(self, columns: Sequence[pa.Array]) -> Slots:
         """The slots of keys that are new, each once."""
@@ -229,6 +234,16 @@ class IntegerKeys:
         slots[missing] = self._null
         return slots
 
+    def find(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slot of each row; -1 where there is none."""
+        (column,) = columns
+        words = fixed_values(column, self._dtype).astype(np.int64, copy=False).view(np.uint64)
+        found = self._table.find(words)
+        missing = null_mask(column)
+        if missing is not None:
+            found[missing] = self._null
+        return found
+
     def add(self, columns: Sequence[pa.Array]) -> Slots:
         """The slots of keys that are new."""
         (column,) = columns
@@ -274,11 +289,16 @@ class ComposedKeys:
 
     def slots(self, columns: Sequence[pa.Array]) -> Slots:
         """The slot of each row."""
+        if len(columns[0]) <= _FEW_ROWS:  # to number their keys first takes longer than all the rest
+            found = self._found(
+                [_as_type(normalised(key), kind) for key, kind in zip(columns, self._types, strict=True)]
+            )
+            if (found != _NONE).all():
+                return found
         groups = group_rows(columns, len(columns[0]))
         keys = [_as_type(key, kind) for key, kind in zip(groups.keys, self._types, strict=True)]
         words = word_hash(keys)
-        slots = self._table.find(words)
-        slots = self._compared(slots, words, keys)
+        slots = self._compared(self._table.find(words), words, keys)
         new = np.flatnonzero(slots == _NONE)
         if len(new):
             slots[new] = self._table.add(words[new])
@@ -289,8 +309,7 @@ class ComposedKeys:
         """The slot of each row; -1 where there is none."""
         groups = group_rows(columns, len(columns[0]))
         keys = [_as_type(key, kind) for key, kind in zip(groups.keys, self._types, strict=True)]
-        words = word_hash(keys)
-        found: Slots = self._compared(self._table.find(words), words, keys)[groups.codes]
+        found: Slots = self._found(keys)[groups.codes]
         return found
 
     def add(self, columns: Sequence[pa.Array]) -> Slots:
@@ -299,13 +318,16 @@ class ComposedKeys:
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The keys of these slots."""
-        rows = int64_array(np.ascontiguousarray(slots))
-        return [_taken([run[at] for run in self._keys], kind, rows) for at, kind in enumerate(self._types)]
+        return taken(self._keys, [len(run[0]) for run in self._keys], self._types, slots)
 
     def frozen_keys(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
         """The keys of a range of slots."""
         columns = [pa.chunked_array([run[at] for run in self._keys], kind) for at, kind in enumerate(self._types)]
         return [column.slice(start, end - start) for column in columns]
+
+    def _found(self, keys: Sequence[pa.Array]) -> Slots:
+        words = word_hash(keys)
+        return self._compared(self._table.find(words), words, keys)
 
     def _compared(self, slots: Slots, words: Words, keys: Sequence[pa.Array]) -> Slots:
         """The slots, where a key's hash is that of another key found by looking at all of that hash."""
@@ -343,6 +365,10 @@ class SingleKey:
         self._seen = 1
         return np.zeros(len(columns[0]), np.int64)
 
+    def find(self, columns: Sequence[pa.Array]) -> Slots:
+        """The one slot, if it has been asked for."""
+        return np.full(len(columns[0]), self._seen - 1, np.int64)
+
     def add(self, columns: Sequence[pa.Array]) -> Slots:
         """The one slot."""
         return self.slots(columns)
@@ -366,16 +392,14 @@ def _joined(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _taken(runs: Sequence[pa.Array], kind: pa.DataType, rows: pa.Array) -> pa.Array:
-    if len(runs) == 1:
-        return runs[0].take(rows)
-    return _joined(pa.chunked_array(runs, kind).take(rows).chunks, kind)
-
-
 def _equal(known: Sequence[pa.Array], given: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """A mask that is true where all columns of two sets of keys are the same, nulls and NaN among the values."""
     same = np.ones(len(known[0]), np.bool_)
     for column, given_column in zip(known, given, strict=True):
+        if column.null_count == given_column.null_count == 0 and _is_word(column.type):
+            words = np.dtype(f"i{column.type.bit_width // 8}")
+            same &= fixed_values(column, words) == fixed_values(given_column, words)
+            continue
         one, other = _bits(column), _bits(given_column)
         both_null = pc.and_(one.is_null(), other.is_null())
         equal = pc.or_(both_null, pc.fill_null(pc.equal(one, other), fill_value=False))

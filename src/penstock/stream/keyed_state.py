@@ -6,8 +6,11 @@ A step's keyed state is the chunk `about` (msgpack: version, states, hash, max_p
 row is `pmod(hash(key), max_parallelism)`, where the hash is Spark's for ever. A vertex of another parallelism gives
 each of its subtasks the keys of its groups (`record/key_groups.py`).
 
-States that note which keys change may be written as a chain (`increments`): `changed.<checkpoint>.rows.<n>` has rows
-of the same columns, which take the place of those of the same keys that come earlier.
+States that note what changes may be written as a chain (`increments`): `changed.<checkpoint>.rows.<n>` has rows of
+the same columns. Of most states they take the place of those of the same keys that come earlier; rows that are only
+ever added, as panes of windows and rows of inner joins, are there beside them (`row_increments`). Of states that have
+several rows of a key, some of which go, `changed.<checkpoint>.keys.0` has the keys, and the rows are all that these
+have.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.increments import CHANGED, Chains, ChangedSlots, change_prefix
 from penstock.stream.key_index import Slots
 
-VERSION: Final = 2
-_READ: Final = (1, 2)
-"""In version 1 all states are written with each checkpoint."""
+VERSION: Final = 3
+_READ: Final = (1, 2, 3)
+"""In version 1 all states are written with each checkpoint, in 2 all but those of aggregations by key."""
 CHUNK_ROWS = 1 << 20
 ABOUT = "about"
 _ROWS = "rows."
@@ -64,18 +67,18 @@ class KeyedTable:
 
     def __init__(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, keys: int) -> None:
         self._table = pa.Table.from_batches(batches, schema)
-        self._keys = keys
+        self.keys = keys
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
     def frozen_keys(self, start: int, end: int) -> list[pa.ChunkedArray]:
         """The key columns of a range of rows."""
-        return [column.slice(start, end - start) for column in self._table.columns[: self._keys]]
+        return [column.slice(start, end - start) for column in self._table.columns[: self.keys]]
 
     def columns(self, start: int, end: int) -> list[pa.ChunkedArray]:
         """The other columns."""
-        return [column.slice(start, end - start) for column in self._table.columns[self._keys :]]
+        return [column.slice(start, end - start) for column in self._table.columns[self.keys :]]
 
 
 def frozen_chunks(
@@ -86,7 +89,7 @@ def frozen_chunks(
     `what` says what the states are: rows of other states are not read back. Key columns that are made when the chunks
     are stored are the first `keys_in_states` columns of `states`.
     """
-    return [_about(what, context), *_whole(index, states, keys_in_states)]
+    return [about_chunk(what, context), *whole_chunks(index, states, keys_in_states)]
 
 
 def chained_chunks(
@@ -104,21 +107,27 @@ def chained_chunks(
     checkpoint, context = place
     count = len(index)
 
-    def changed(slots: ChangedSlots) -> list[Chunk]:
-        keys = index.frozen_keys(0, count)
+    def changed(noted: Sequence[Slots]) -> list[Chunk]:
+        keys, slots = index.frozen_keys(0, count), ChangedSlots(noted)
         return [
             (
-                f"{change_prefix(checkpoint)}.{_ROWS}{start // CHUNK_ROWS}",
+                changed_rows_name(checkpoint, start // CHUNK_ROWS),
                 _ChangedRows(keys, states, slots, start, keys_in_states),
             )
             for start in range(0, slots.most, CHUNK_ROWS)
         ]
 
-    rows = chains.chunks(checkpoint, count, lambda: _whole(index, states, keys_in_states), changed)
-    return [_about(what, context), *rows]
+    rows = chains.chunks(checkpoint, count, lambda: whole_chunks(index, states, keys_in_states), changed)
+    return [about_chunk(what, context), *rows]
 
 
-def _about(what: str, context: StepContext) -> Chunk:
+def changed_rows_name(checkpoint: int, number: int) -> str:
+    """The name of a chunk of rows that came, or changed, up to a checkpoint."""
+    return f"{change_prefix(checkpoint)}.{_ROWS}{number}"
+
+
+def about_chunk(what: str, context: StepContext) -> Chunk:
+    """The chunk that says what the states are."""
     about: bytes = msgpack.packb(
         {
             "version": VERSION,
@@ -131,7 +140,7 @@ def _about(what: str, context: StepContext) -> Chunk:
     return ABOUT, lambda: about
 
 
-def _whole(index: FrozenKeys, states: FrozenStates, keys_in_states: int) -> list[Chunk]:
+def whole_chunks(index: FrozenKeys, states: FrozenStates, keys_in_states: int = 0) -> list[Chunk]:
     """The chunks of all rows."""
     count = len(index)
     chunks: list[Chunk] = []
@@ -154,7 +163,7 @@ class _Rows:
         self._key_columns = len(keys) + more
 
     def __call__(self) -> list[Buffer]:
-        return _bytes([*self._keys, *self._states.columns(*self._range)], self._key_columns)
+        return rows_as_bytes([*self._keys, *self._states.columns(*self._range)], self._key_columns)
 
 
 class _ChangedRows:
@@ -177,10 +186,10 @@ class _ChangedRows:
     def __call__(self) -> list[Buffer]:
         slots, columns = self._states.of(self._changed.part(self._start, self._start + CHUNK_ROWS))
         at = int64_array(slots)
-        return _bytes([*(column.take(at) for column in self._keys), *columns], self._key_columns)
+        return rows_as_bytes([*(column.take(at) for column in self._keys), *columns], self._key_columns)
 
 
-def _bytes(columns: Sequence[pa.Array | pa.ChunkedArray], keys: int) -> list[Buffer]:
+def rows_as_bytes(columns: Sequence[pa.Array | pa.ChunkedArray], keys: int) -> list[Buffer]:
     """The columns as an Arrow stream; so many of them are keys."""
     names = [f"key.{at}" if at < keys else f"#{at - keys}" for at in range(len(columns))]
     return stream_pieces(pa.Table.from_arrays(columns, names=names))
@@ -198,14 +207,27 @@ def restored_changes(what: str, restored: Sequence[State], context: StepContext)
 
 def _restored(what: str, restored: Sequence[State], context: StepContext, start: str) -> Iterator[pa.RecordBatch]:
     for state in restored:
-        moved = _check(what, state, context)
+        own = OwnBatches(what, state, context)
         names = [name for name in state if name.startswith(start)]
         for name in sorted(names, key=lambda name: name.rpartition(".")[0]):  # checkpoint after checkpoint
-            with pa.ipc.open_stream(pa.py_buffer(state[name])) as stream:
-                for batch in stream:
-                    own = own_rows(batch, context) if moved else batch
-                    if own.num_rows:
-                        yield own
+            yield from own.of(name)
+
+
+class OwnBatches:
+    """This subtask's rows of one state; raises CheckpointError where it can't be read."""
+
+    def __init__(self, what: str, state: State, context: StepContext) -> None:
+        self._state = state
+        self._context = context
+        self._have_moved = _check(what, state, context)
+
+    def of(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Those of one chunk."""
+        with pa.ipc.open_stream(pa.py_buffer(self._state[name])) as stream:
+            for batch in stream:
+                own = own_rows(batch, self._context) if self._have_moved else batch
+                if own.num_rows:
+                    yield own
 
 
 def key_columns(batch: pa.RecordBatch) -> list[pa.Array]:

@@ -8,14 +8,15 @@ more rows are old than new, the new ones are gathered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.record.layout import int64_array
 from penstock.stream.key_index import Slots
+from penstock.stream.run_rows import taken
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state_place import settled
 
@@ -31,10 +32,9 @@ class FrozenRows:
     where: FrozenSlots
     schema: pa.Schema
 
-    def columns(self, start: int, end: int) -> list[pa.ChunkedArray]:
+    def columns(self, start: int, end: int) -> list[pa.Array]:
         """The state columns of a range of slots."""
-        rows = int64_array(self.where.values(start, end))
-        columns: list[pa.ChunkedArray] = pa.Table.from_batches(self.runs, self.schema).take(rows).columns
+        columns: list[pa.Array] = _taken(self.runs, self.schema, self.where.values(start, end)).columns
         return columns
 
     def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
@@ -49,8 +49,7 @@ class FrozenRows:
 
     def _there(self, where: npt.NDArray[np.int64]) -> tuple[Slots, list[pa.Array]]:
         places = np.flatnonzero(where != NOWHERE)
-        rows = pa.Table.from_batches(self.runs, self.schema).take(int64_array(where[places]))
-        return places, _as_batch(rows, self.schema).columns
+        return places, _taken(self.runs, self.schema, where[places]).columns
 
 
 class StateRows:
@@ -76,8 +75,7 @@ class StateRows:
 
     def take(self, slots: Slots) -> pa.RecordBatch:
         """The rows of these slots, all of which have one."""
-        rows = pa.Table.from_batches(self._runs, self._schema).take(int64_array(self._where.at(slots)))
-        return _as_batch(rows, self._schema)
+        return _taken(self._runs, self._schema, self._where.at(slots))
 
     def get(self, slots: Slots) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """The rows of these slots, of nulls where there is none, and where there is one."""
@@ -131,8 +129,6 @@ class StateRows:
         return self._where.writable(slots, self._slots)
 
 
-def _as_batch(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks) for column in rows.columns
-    ]
+def _taken(runs: Sequence[pa.RecordBatch], schema: pa.Schema, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    columns = taken([run.columns for run in runs], [run.num_rows for run in runs], schema.types, rows)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import PlanError
@@ -28,10 +29,12 @@ from penstock.operators.times import Times
 from penstock.operators.windows import times_in
 from penstock.record.layout import bits, fixed_values, int64_array, null_mask
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext, chunks_of
+from penstock.stream.increments import Chains, ChangedSlots
 from penstock.stream.join_side import JoinSide, Mask
-from penstock.stream.key_index import key_index
-from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, refuse_other, restored_rows
+from penstock.stream.key_index import KeyIndex, Slots, key_index
+from penstock.stream.keyed_state import ABOUT, KeyedTable, refuse_other
 from penstock.stream.lateness import Lateness
+from penstock.stream.row_increments import added_chunks, replaced_chunks, replaced_rows
 from penstock.stream.watermarks import LEAST
 
 _NAMES = ("left", "right")
@@ -92,6 +95,7 @@ class JoinStep(PlainStep):
         self._schemas = [pa.schema([*fields[: self._keys], *others_of(side)]) for side in (sides.left, sides.right)]
         self._index = key_index(self._kinds)
         self._sides = (JoinSide(), JoinSide())
+        self._chains = (Chains(), Chains())
         self._lateness = Lateness()
         self._context = StepContext(0, 1, 1, "")
 
@@ -108,11 +112,13 @@ class JoinStep(PlainStep):
         for number, name in enumerate(_NAMES):
             own = [found for state in restored if (found := chunks_of(state, name))]
             width = len(self._schemas[number])
-            for batch in restored_rows(self._what(number), own, context):
+            for batch in replaced_rows(self._what(number), own, context):
                 rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=self._schemas[number])
-                slots = self._index.slots(rows.columns[: self._keys])
                 done = _flags(batch.column(width)) if self._operator.sides.kept[number] else None
-                self._sides[number].add(slots, rows, done)
+                if self._operator.between is not None and (over := self._is_over(number, rows)).any():
+                    rows = rows.filter(boolean_array(~over))  # they had come out, or had met enough
+                    done = None if done is None else done[~over]
+                self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows, done)
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
         """Raise CheckpointError where the rows of a checkpoint are of another join."""
@@ -146,21 +152,20 @@ class JoinStep(PlainStep):
         return lonely
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """All rows of both sides; of an outer join also which of them are done, and the watermark."""
+        """All rows of both sides; of an outer join also which of them are done, and the watermark.
+
+        Large sides refer to what older checkpoints hold.
+        """
         chunks: list[Chunk] = [self._lateness.chunk()] if any(self._operator.sides.kept) else []
         for number, name in enumerate(_NAMES):
-            schema, batches = self._schemas[number], self._sides[number].batches
-            if self._operator.sides.kept[number]:
-                schema = schema.append(_DONE)
-                both = zip(batches, self._sides[number].done, strict=True)
-                batches = [
-                    pa.RecordBatch.from_arrays([*rows.columns, boolean_array(done)], schema=schema)
-                    for rows, done in both
-                ]
-            table = KeyedTable(batches, schema, self._keys)
-            found = frozen_chunks(self._what(number), table, table, self._context)
-            chunks += [(f"{name}/{chunk}", make) for chunk, make in found]
+            taken = self._kept_rows if self._operator.sides.kept[number] else self._added_rows
+            chunks += [(f"{name}/{chunk}", make) for chunk, make in taken(number, (checkpoint, self._context))]
         return chunks
+
+    def completed(self, checkpoint: int) -> None:
+        """Snapshots may refer to it from here on."""
+        for chains in self._chains:
+            chains.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
         """Rows that are kept."""
@@ -169,6 +174,26 @@ class JoinStep(PlainStep):
     def _what(self, number: int) -> str:
         kinds = ", ".join(str(field.type) for field in self._schemas[number])
         return f"{self.name}, {_NAMES[number]} ({kinds})"
+
+    def _added_rows(self, number: int, place: tuple[int, StepContext]) -> list[Chunk]:
+        """The rows of a side to which rows are added; those that are over go by the watermark."""
+        table = KeyedTable(self._sides[number].batches, self._schemas[number], self._keys)
+        return added_chunks(self._what(number), place, self._chains[number], table, pa.concat_batches)
+
+    def _kept_rows(self, number: int, place: tuple[int, StepContext]) -> list[Chunk]:
+        """The rows of a side of which all come out, with the marks of those that are done."""
+        side, schema = self._sides[number], self._schemas[number].append(_DONE)
+        batches = [
+            pa.RecordBatch.from_arrays([*rows.columns, boolean_array(done)], schema=schema)
+            for rows, done in zip(side.batches, side.done, strict=True)
+        ]
+        table = KeyedTable(batches, schema, self._keys)
+        slots, index = side.slots, self._index
+
+        def replaced(noted: Sequence[Slots]) -> _KeysOfRows:
+            return _KeysOfRows(ChangedSlots(noted), index, slots)
+
+        return replaced_chunks(self._what(number), place, self._chains[number], (table, len(index)), replaced)
 
     def _met(self, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """All that these rows of a side give; they are kept for what comes later."""
@@ -185,7 +210,12 @@ class JoinStep(PlainStep):
             if over.any():
                 rows, done = rows.filter(boolean_array(~over)), done[~over]
         if rows.num_rows:
-            self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows, done)
+            slots = self._index.slots(rows.columns[: self._keys])
+            self._sides[number].add(slots, rows, done)
+            if is_kept:
+                self._chains[number].changed(slots)
+            else:
+                self._chains[number].added(rows, len(self._sides[number]))
 
     def _pairs(self, number: int, rows: pa.RecordBatch, done: Mask) -> Iterator[pa.RecordBatch]:
         """The pairs with rows of the other side; on both sides rows are marked that have met one."""
@@ -197,7 +227,9 @@ class JoinStep(PlainStep):
                 meets = self._meets(left, right, self._operator.between)
                 if self._operator.sides.kept[1 - number]:  # what is over was given out with nulls, or has met enough
                     meets &= ~self._is_over(1 - number, others)
-                pairs.mark(meets)
+                marked = pairs.mark(meets)
+                if self._operator.sides.kept[1 - number]:
+                    self._chains[1 - number].changed(marked)
                 done[pairs.given[meets]] = True
                 if not meets.all():
                     left, right = (each.filter(boolean_array(meets)) for each in (left, right))
@@ -252,6 +284,38 @@ class JoinStep(PlainStep):
         for number, runs in enumerate(kept):
             for rows, done in runs:
                 self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows, done)
+        for number, is_kept in enumerate(self._operator.sides.kept):
+            if is_kept:  # what was noted are slots
+                self._chains[number].forget()
+
+
+class _KeysOfRows:
+    """The keys that have changed, and which rows are theirs; `rows` are the slots of all rows, run after run."""
+
+    def __init__(self, changed: ChangedSlots, index: KeyIndex, rows: Sequence[npt.NDArray[np.int64]]) -> None:
+        self._changed = changed
+        self._count = len(index)
+        self._keys = index.frozen_keys(0, self._count)
+        self._rows = rows
+        self._flags: Mask | None = None
+
+    def columns(self) -> list[pa.Array]:
+        """The keys, each once."""
+        at = int64_array(self._changed.part(0, self._count))
+        return [_combined(column.take(at)) for column in self._keys]
+
+    def has(self, start: int, end: int) -> Mask:
+        """A mask of the rows in a range of all, run after run, that are of one of these keys."""
+        if self._flags is None:
+            self._flags = np.zeros(self._count, np.bool_)
+            self._flags[self._changed.part(0, self._count)] = True
+            self._all = np.concatenate([*self._rows, np.zeros(0, np.int64)])
+        found: Mask = self._flags[self._all[start:end]]
+        return found
+
+
+def _combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _flags(column: pa.Array) -> Mask:

@@ -8,6 +8,7 @@ are equal in the order the one that came first stays ahead; nulls are last in ei
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,9 +21,17 @@ from penstock.graph import INTERNAL
 from penstock.operators.keys import plain
 from penstock.record.layout import fixed_values, int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+from penstock.stream.increments import Chains
 from penstock.stream.key_index import Slots, key_index
-from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, key_columns, refuse_other, restored_rows
-from penstock.stream.state_rows import StateRows
+from penstock.stream.keyed_state import (
+    ABOUT,
+    chained_chunks,
+    key_columns,
+    refuse_other,
+    restored_changes,
+    restored_rows,
+)
+from penstock.stream.state_rows import FrozenRows, StateRows
 
 RANK = "rank"
 _OUTPUT_ROWS = 1 << 16
@@ -70,6 +79,7 @@ class TopStep(PlainStep):
         self._operator = operator
         self._index = key_index([plain(pa.nulls(0, operator.schema.field(key).type)).type for key in operator.keys])
         self._rows = StateRows(operator.schema)
+        self._chains = Chains()
         self._context = StepContext(0, 1, 1, "")
 
     @property
@@ -80,7 +90,8 @@ class TopStep(PlainStep):
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Take this subtask's rows; raises CheckpointError for those of another order."""
         self._context = context
-        for batch in restored_rows(self._what, restored, context):
+        rows, changes = (read(self._what, restored, context) for read in (restored_rows, restored_changes))
+        for batch in itertools.chain(rows, changes):
             keys = key_columns(batch)
             ranks = fixed_values(batch.column(len(keys)), np.dtype(np.int64))
             places = self._index.slots(keys) * self._operator.count + ranks
@@ -113,6 +124,7 @@ class TopStep(PlainStep):
         if not len(changed):
             return ()
         found = rows.take(int64_array(order[changed]))
+        self._chains.changed(now[changed])
         self._rows.put(now[changed], found)
         return (self._given(found, ranks[changed]),)
 
@@ -124,18 +136,15 @@ class TopStep(PlainStep):
             yield self._given(self._rows.take(part), part % self._operator.count)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """All rows, by key and rank."""
-        places = self._places()
-        keys = self._index.keys(places // self._operator.count)
-        rows = self._rows.take(places) if len(places) else self._operator.schema.empty_table().to_batches()
-        columns = (
-            rows.columns if isinstance(rows, pa.RecordBatch) else [pa.nulls(0, f.type) for f in self._operator.schema]
-        )
-        ranks = int64_array(np.ascontiguousarray(places % self._operator.count))
-        names = [*(f"k{at}" for at in range(len(keys))), RANK, *(f"c{at}" for at in range(len(columns)))]
-        whole = pa.RecordBatch.from_arrays([*keys, ranks, *columns], names=names)
-        table = KeyedTable([whole], whole.schema, len(keys))
-        return frozen_chunks(self._what, table, table, self._context)
+        """All rows, by key and rank; a large state refers to what older checkpoints hold."""
+        count = len(self._index) * self._operator.count
+        keys = self._index.frozen_keys(0, len(self._index))
+        rows = _FrozenRanks(keys, self._rows.frozen(count), (self._operator.count, count))
+        return chained_chunks(self._what, (checkpoint, self._context), self._chains, rows, rows, len(keys))
+
+    def completed(self, checkpoint: int) -> None:
+        """Snapshots may refer to it from here on."""
+        self._chains.completed(checkpoint)
 
     @property
     def _what(self) -> str:
@@ -165,3 +174,32 @@ class TopStep(PlainStep):
     def _given(self, rows: pa.RecordBatch, ranks: npt.NDArray[np.int64]) -> pa.RecordBatch:
         columns = [*rows.columns, int64_array(np.ascontiguousarray(ranks + 1))]
         return pa.RecordBatch.from_arrays(columns, schema=self._operator.result_schema)
+
+
+class _FrozenRanks:
+    """The rows of all places at one moment, with their keys and ranks."""
+
+    def __init__(self, keys: Sequence[pa.Array | pa.ChunkedArray], rows: FrozenRows, places: tuple[int, int]) -> None:
+        self._keys = keys
+        self._rows = rows
+        self._ranks, self._count = places
+
+    def __len__(self) -> int:
+        return self._count
+
+    def frozen_keys(self, start: int, end: int) -> list[pa.Array]:
+        """None: they are among the columns, because a place is no key."""
+        return []
+
+    def columns(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
+        """Of a range of places those that have a row: key, rank and row."""
+        return self._with_keys(*self._rows.present(start, end))[1]
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array | pa.ChunkedArray]]:
+        """The same of these places, which are in ascending order."""
+        return self._with_keys(*self._rows.of(slots))
+
+    def _with_keys(self, places: Slots, rows: list[pa.Array]) -> tuple[Slots, list[pa.Array | pa.ChunkedArray]]:
+        at = int64_array(np.ascontiguousarray(places // self._ranks))
+        ranks = int64_array(np.ascontiguousarray(places % self._ranks))
+        return places, [*(key.take(at) for key in self._keys), ranks, *rows]

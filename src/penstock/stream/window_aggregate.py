@@ -6,13 +6,17 @@ end, because a row at its very end still belongs to it; so a replay gives the sa
 last window was given out are dropped; rows that come for it later are late: they are counted, and nothing else.
 
 States are batches that never change and are merged as they grow, so a row costs the same however many keys there are,
-and a snapshot is a reference to them.
+and a snapshot is a reference to them. It refers to an older one if few states have come since. Of panes it has those
+that have come then, which a restore adds; of sessions all of the keys that have some more or fewer, because a row may
+come beside a session that was given out, and begins another one.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +27,11 @@ from penstock.operators.window_aggregates import AllWindows, GrowingStates, Wind
 from penstock.operators.windows import FixedWindows, Mask, SessionWindows
 from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
-from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, refuse_other, restored_rows
+from penstock.stream.increments import Chains
+from penstock.stream.keyed_state import ABOUT, KeyedTable, refuse_other
 from penstock.stream.lateness import Lateness
+from penstock.stream.row_increments import KeysOfBatches, added_chunks, replaced_chunks, replaced_rows
+from penstock.stream.state_place import settled
 from penstock.stream.watermarks import MOST
 from penstock.stream.window_updates import WindowUpdateStep
 
@@ -62,8 +69,9 @@ class WindowStep(PlainStep):
         self._operator = operator
         self._plan = operator.spec.plan
         self._windows = operator.spec.windows
-        self._states = GrowingStates(self._plan)
+        self._states = GrowingStates(self._plan, settled)
         self._lateness = Lateness()
+        self._chains = Chains()
         self._due = MOST
         """No window ends before this."""
         self._context = StepContext(0, 1, 1, "")
@@ -77,8 +85,10 @@ class WindowStep(PlainStep):
         """Take this subtask's states; raises CheckpointError for those of another aggregation."""
         self._context = context
         self._lateness.open(context, restored)
-        for batch in restored_rows(self._what, restored, context):
+        for batch in replaced_rows(self._what, restored, context):
             states = pa.RecordBatch.from_arrays(batch.columns, schema=self._plan.state_schema)
+            if isinstance(self._windows, FixedWindows):  # what is over had been given out
+                states = self._not_over(self._lateness, states)
             self._due = min(self._due, self._first_due(states))
             self._states.add(states)
 
@@ -89,13 +99,14 @@ class WindowStep(PlainStep):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Keep the states of windows that have not been given out; nothing is given out for rows."""
-        is_late = self._is_over(batch)
+        is_late = self._is_over(self._lateness, batch)
         if is_late.any():
             self._lateness.late_rows += self._plan.rows(batch.filter(boolean_array(is_late)))
             batch = batch.filter(boolean_array(~is_late))
         if batch.num_rows:
             self._due = min(self._due, self._first_due(batch))
             self._states.add(batch)
+            self._changed(batch)
         return ()
 
     def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
@@ -106,9 +117,20 @@ class WindowStep(PlainStep):
         return found
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """All states, and the watermark up to which windows were given out."""
+        """All states, and the watermark up to which windows were given out; many refer to older checkpoints."""
         table = KeyedTable(self._states.runs, self._plan.state_schema, len(self._operator.spec.keys))
-        return [self._lateness.chunk(), *frozen_chunks(self._what, table, table, self._context)]
+        place = (checkpoint, self._context)
+        if isinstance(self._windows, SessionWindows):
+            keys = partial(KeysOfBatches, table=table)
+            chunks = replaced_chunks(self._what, place, self._chains, (table, len(table)), keys)
+        else:
+            piece = partial(self._come, copy.copy(self._lateness))
+            chunks = added_chunks(self._what, place, self._chains, table, piece)
+        return [self._lateness.chunk(), *chunks]
+
+    def completed(self, checkpoint: int) -> None:
+        """Snapshots may refer to it from here on."""
+        self._chains.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
         """Rows that were late."""
@@ -133,15 +155,31 @@ class WindowStep(PlainStep):
             is_over = self._passed(states, watermark)
             ready = states.filter(boolean_array(is_over))
         if is_over.any():
+            if isinstance(self._windows, SessionWindows):
+                self._changed(states.take(int64_array(np.flatnonzero(is_over))))
             states = states.take(int64_array(np.flatnonzero(~is_over)))
             self._states.keep(states)
         self._lateness.advance(watermark)
         self._due = self._first_due(states)
         return self._plan.results(ready) if ready.num_rows else ()
 
-    def _is_over(self, states: pa.RecordBatch) -> Mask:
+    def _changed(self, states: pa.RecordBatch) -> None:
+        """Note states that came, or the keys of sessions that came or went."""
+        if isinstance(self._windows, SessionWindows):
+            states = states.select(range(max(1, len(self._operator.spec.keys))))
+        self._chains.added(states, len(self._states))
+
+    def _come(self, lateness: Lateness, noted: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """The states that came, without those that have gone since."""
+        return self._plan.merge(self._not_over(lateness, pa.concat_batches(noted)))
+
+    def _not_over(self, lateness: Lateness, states: pa.RecordBatch) -> pa.RecordBatch:
+        is_over = self._is_over(lateness, states)
+        return states.filter(boolean_array(~is_over)) if is_over.any() else states
+
+    def _is_over(self, lateness: Lateness, states: pa.RecordBatch) -> Mask:
         """A mask of the states all of whose windows were given out."""
-        passed = self._lateness.passed(self._plan.keys_of(states))
+        passed = lateness.passed(self._plan.keys_of(states))
         if isinstance(self._windows, FixedWindows):
             return np.asarray(self._windows.closing(self._plan.starts(states)) <= passed)
         return self._passed(states, passed)

@@ -36,6 +36,7 @@ from penstock.stream.state.stored import (
 )
 from penstock.stream.state.timers import TIME, Timers
 from penstock.stream.state.variables import (
+    FrozenState,
     FrozenVariable,
     ListVariable,
     MapVariable,
@@ -69,8 +70,8 @@ class KeyedStore:
         self._dropped = frozenset(dropped)
         self._before = 0
         """The number of keys and of their values, rows and entries when all was built anew last."""
-        self._timers = Timers()
         self._chains = Chains()
+        self._timers = Timers()
         self._begin()
 
     @property
@@ -106,6 +107,7 @@ class KeyedStore:
         if self._timers.size > 2 * self._timers.live + SPARE:
             fresh = Timers()
             rebuild(self._timers, fresh)
+            fresh.changes = self._chains
             self._timers = fresh
         for name, each in self._variables.items():
             if each.is_sparse:
@@ -124,22 +126,24 @@ class KeyedStore:
     def snapshot(self, context: StepContext, checkpoint: int | None = None) -> list[Chunk]:
         """All of it as it is now; bytes are made when the chunks are stored.
 
-        With its `checkpoint` a large state refers to what older ones hold. Timers are always written.
+        With its `checkpoint` a large state refers to what older ones hold.
         """
         packed = about(self._keys, [*self._specs, _TIMERS], context)
         count = len(self._index)
         keys = self._index.frozen_keys(0, count)
-        frozen = [(each.frozen(count), each.spec.names) for each in self._variables.values()]
+        frozen: list[tuple[FrozenState, Sequence[str]]] = [
+            *((each.frozen(count), each.spec.names) for each in self._variables.values()),
+            (self._timers.frozen(count), (TIME,)),
+        ]
         chunks: list[Chunk] = [(ABOUT, lambda: packed)]
 
         def whole() -> list[Chunk]:
             return [made for number, each in enumerate(frozen) for made in pieces(number, *each, keys)]
 
-        def changed(slots: ChangedSlots) -> list[Chunk]:
-            return changed_pieces(checkpoint or 0, frozen, keys, slots)
+        def changed(noted: Sequence[Slots]) -> list[Chunk]:
+            return changed_pieces(checkpoint or 0, frozen, keys, ChangedSlots(noted))
 
-        chunks += whole() if checkpoint is None else self._chains.chunks(checkpoint, count, whole, changed)
-        return chunks + pieces(len(self._variables), self._timers.frozen(count), (TIME,), keys)
+        return chunks + (whole() if checkpoint is None else self._chains.chunks(checkpoint, count, whole, changed))
 
     def completed(self, checkpoint: int) -> None:
         """A checkpoint of which a snapshot was taken, or a later one, is complete."""
@@ -168,8 +172,10 @@ class KeyedStore:
             slots = np.unique(self._index.slots(stored_keys(batch)))
             for kept in self._variables.values():
                 kept.clear(slots)
+            if found.chains_timers:
+                self._timers.clear(slots)
         for stored in found.variables:
-            if stored.name in plans and stored.name != TIMERS:
+            if stored.name in plans:
                 for batch in own_batches(state, f"{start}.{stored.number}", found, context):
                     plans[stored.name](self._index.slots(stored_keys(batch)), batch, now)
 
@@ -183,6 +189,8 @@ class KeyedStore:
         self._chains.forget()
         self._variables = {spec.name: self._empty(spec) for spec in self._specs}
         self._timers = Timers()
+        self._timers.changes = self._chains
+        self._timers.changes = self._chains
 
     def _empty(self, spec: VariableSpec) -> AnyVariable:
         """A variable without state, which notes what changes."""

@@ -34,9 +34,9 @@ from penstock.stream.state.variables import EXPIRY, FrozenState, FrozenVariable,
 
 KIND: Final = "processor"
 TIMERS: Final = "(timers)"
-VERSION: Final = 2
-_READ: Final = (1, 2)
-"""In version 1 all state is written with each checkpoint."""
+VERSION: Final = 3
+_READ: Final = (1, 2, 3)
+"""In version 1 all state is written with each checkpoint, in 2 all but timers."""
 ABOUT = "about"
 _KEYS: Final = 1 << 20
 """So many keys are in one piece."""
@@ -62,6 +62,8 @@ class About:
     groups: int
     parallelism: int
     variables: tuple[StoredVariable, ...]
+    chains_timers: bool
+    """True if timers are among what has changed; else all of them are in the pieces of all state."""
 
     @classmethod
     def of(cls, packed: bytes, place: str) -> About:
@@ -75,7 +77,8 @@ class About:
                     f" of version {VERSION} with keys by {HASH}: start it at a new checkpointLocation"
                 )
             variables = tuple(_stored(number, each) for number, each in enumerate(found["variables"]))
-            return cls(_schema(found["keys"]), found["max_parallelism"], found["parallelism"], variables)
+            keys, groups, parallelism = _schema(found["keys"]), found["max_parallelism"], found["parallelism"]
+            return cls(keys, groups, parallelism, variables, found["version"] > 2)
         except (KeyError, ValueError, TypeError, msgpack.UnpackException, pa.ArrowException) as error:
             raise CorruptCheckpointError(f"{place}: its keyed state can't be read: {error!r}") from error
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.record.layout import int64_array
+from penstock.stream.increments import Chains
 from penstock.stream.key_index import Slots
 from penstock.stream.state.columns import values_of
 from penstock.stream.state.due_times import DueTimes, Times
@@ -24,6 +25,8 @@ class Timers:
     def __init__(self) -> None:
         self._entries = Entries([pa.int64()])
         self._due = DueTimes()
+        self.changes = Chains()
+        """It is told whose timers change."""
 
     @property
     def live(self) -> int:
@@ -42,6 +45,10 @@ class Timers:
 
     def register(self, slots: Slots, times: Times) -> None:
         """Have timers of these slots fire at these times; one that is there already fires once."""
+        self.changes.changed(slots)
+        self._add(slots, times)
+
+    def _add(self, slots: Slots, times: Times) -> None:
         if not len(slots):
             return
         entries, fresh = self._entries.add(slots, [int64_array(np.ascontiguousarray(times))])
@@ -52,6 +59,7 @@ class Timers:
         """Have timers not fire; those that are not there are none."""
         if not len(slots):
             return
+        self.changes.changed(slots)
         entries = self._entries.find(slots, [int64_array(np.ascontiguousarray(times))])
         self._entries.remove(entries[entries >= 0])
 
@@ -71,7 +79,9 @@ class Timers:
         fires = first & self._entries.is_live(entries)
         entries, times = entries[fires], times[fires]
         self._entries.remove(entries)
-        return self._entries.owners(entries), times
+        owners = self._entries.owners(entries)
+        self.changes.changed(owners)
+        return owners, times
 
     def take_all(self) -> tuple[Slots, Times]:
         """Take all timers, in order of time."""
@@ -79,7 +89,12 @@ class Timers:
 
     def restore(self, slots: Slots, columns: list[pa.Array]) -> None:
         """Take rows of a snapshot."""
-        self.register(slots, values_of(columns[0], _INT64))
+        self._add(slots, values_of(columns[0], _INT64))
+
+    def clear(self, slots: Slots) -> None:
+        """Remove all timers of these slots."""
+        _, entries = self._entries.of(slots)
+        self._entries.remove(entries)
 
     def frozen(self, count: int) -> FrozenTimers:
         """The timers as they are now."""
@@ -98,4 +113,9 @@ class FrozenTimers:
     def rows(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """Those of a range of numbers: whose each is, and its time."""
         _, owners, keys = self._entries.present(start, end)
+        return owners, keys
+
+    def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
+        """Those of these slots, which are in ascending order."""
+        _, owners, keys = self._entries.of(slots)
         return owners, keys
