@@ -25,12 +25,12 @@ from penstock.errors import PlanError
 from penstock.operators.groups import Side
 from penstock.operators.join_sides import LEFT, AsSide, JoinedSides
 from penstock.stream import increments
-from penstock.stream.chain import PlainStep, StepContext
+from penstock.stream.chain import Chain, PlainStep, StepContext
 from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.stream_join import Between, StreamJoin
 from penstock.stream.table_join import TableJoin
 from penstock.stream.top_rows import TopRows
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermarks import MOST, EventTimeProgress
 from penstock_torture.local_query import LocalQuery, location
 from query_shapes import rows_given
 from timed_queries import OFTEN, graph_of, published, rows, run_through
@@ -113,6 +113,36 @@ def test_each_pair_of_rows_within_the_bound_meets_once(events: list[Any], bounde
         if key is not None and key == other and (not bounded or -3 <= later - moment <= 5)
     }
     assert met == Counter(expected)
+
+
+@pytest.mark.parametrize("bounds", [(-3, 5), (2, 5), (-7, -2)])
+@pytest.mark.parametrize("how", ["inner", "left", "full"])
+@given(EVENTS)
+@effort(deadline=None)
+def test_rows_of_a_join_are_not_late_behind_it(how: str, bounds: tuple[int, int], events: list[Any]) -> None:
+    """Of rows on time all that comes out, with nulls too, has times at the watermark behind the join, or later."""
+    sides = JoinedSides(Side(LEFT_ROWS, ("k",)), Side(RIGHT_ROWS, ("k",)), how)
+    step = StreamJoin(sides, Between(("t", "u"), *bounds)).step()
+    step.open(StepContext(0, 1, 128, "test"), [])
+    chain = Chain([("join", step)])
+    watermark, behind = -1, EventTimeProgress()
+    for event in [*events, 30, 60]:
+        if isinstance(event, int):
+            watermark = max(watermark, event)
+            results, after = chain.advance(EventTimeProgress(watermark), 0.0)
+        else:
+            is_right, found = event
+            batch = batch_of(
+                [(key, max(at, watermark)) for key, at in found], 0, RIGHT_ROWS if is_right else LEFT_ROWS
+            )
+            results, after = [], behind
+            for rows_ in AsSide(sides, int(is_right)).apply(iter((batch,))):
+                results += chain.push(rows_)
+        for result in results:
+            times = [*result["t"].cast(pa.int64()).to_pylist(), *result["u"].cast(pa.int64()).to_pylist()]
+            assert min(time for time in times if time is not None) >= behind.watermark
+        behind = after
+    assert behind.watermark == 60 - max(bounds[1], -bounds[0])
 
 
 @pytest.mark.parametrize("how", ["left", "right", "full"])

@@ -60,6 +60,13 @@ def polled(reader: KafkaReader, rows: int) -> list[int]:
     return found
 
 
+def polls(reader: KafkaReader) -> Iterator[pa.RecordBatch | None]:
+    """All that it gives within a while."""
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        yield reader.poll(1000)
+
+
 def graph(settings: KafkaSettings, width: int) -> JobGraph:
     """From `in` to `out`, by so many tasks and two."""
     rows = source(settings)
@@ -148,6 +155,39 @@ def test_positions_say_where_each_partition_goes_on(cluster: KafkaSettings) -> N
     assert (time.time() - row["timestamp"].timestamp(), row["timestampType"]) < (60.0, 1)
     for reader in (*readers, alone):
         reader.close()
+
+
+def test_batches_of_one_partition_each_where_event_time_needs_them(cluster: KafkaSettings) -> None:
+    """Each row comes once, also to a reader that goes on in the middle of what the client had fetched."""
+    brokers.put(cluster, "in", range(200))
+    found: list[int] = []
+    seen: dict[str, float] = {}
+    states: list[bytes] = []
+    while len(found) < 200:
+        reader = source(cluster).open(0, 1, states)
+        reader.read_by_partition()
+        batch = next(filter(None, polls(reader)))
+        assert {f"in/{number}" for number in batch["partition"].to_pylist()} == {reader.partition}
+        found += map(int, batch["value"].to_pylist())
+        seen, states = reader.partitions_waiting(), [reader.snapshot()]
+        reader.close()
+    assert sorted(found) == list(range(200))
+    assert set(seen) == {f"in/{number}" for number in range(4)}
+
+
+def test_a_partition_without_messages_is_known_by_its_end(cluster: KafkaSettings) -> None:
+    """It had none whenever the client was asked; of one that gives messages no second counts."""
+    brokers.put(cluster, "in", range(40), partitions=2)
+    reader = source(cluster).open(0, 1, [])
+    reader.read_by_partition()
+    assert sorted(polled(reader, 40)) == list(range(40))
+    wait_until(lambda: reader.poll(9) is None and max(reader.partitions_waiting().values()) > 0.1, "some had none")
+    brokers.put(cluster, "in", range(40, 44), partitions=1)
+    assert polled(reader, 4) == [40, 41, 42, 43]
+    waiting = reader.partitions_waiting()
+    assert waiting[reader.partition] == 0.0
+    assert max(waiting.values()) > 0.1
+    reader.close()
 
 
 def test_what_is_available_ends_and_later_runs_go_on(cluster: KafkaSettings) -> None:

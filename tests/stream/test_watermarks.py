@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
+from penstock.api.windows import window
 from penstock.errors import ProtocolError
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.operators.functions import MapInArrow
@@ -23,6 +27,7 @@ from penstock.shuffle.events import TaskEvent
 from penstock.stream.chain import Chain, StepContext
 from penstock.stream.event_time import EventTime
 from penstock.stream.folder_sink import FolderSink
+from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.stream.watermark_step import AssignWatermark
@@ -31,6 +36,7 @@ from penstock.stream.watermarks import (
     MOST,
     EventTimeProgress,
     InputWatermarks,
+    PartitionTimes,
     RowTimes,
     decode_progress,
     encode_progress,
@@ -119,6 +125,113 @@ def test_a_task_without_rows_is_idle_after_a_while() -> None:
     times.rows_came(None)
     assert times.progress(8.0) == EventTimeProgress(90)
     assert never.progress(1e9) == EventTimeProgress(90)
+
+
+PARTITION_EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(-20, 100))),
+        st.tuples(st.just("waiting"), st.dictionaries(st.sampled_from("abc"), st.sampled_from([0.0, 4.9, 5.0, 9.0]))),
+    ),
+    max_size=20,
+)
+
+
+@given(PARTITION_EVENTS, st.integers(LEAST, 50))
+def test_the_least_of_the_partitions_that_count_holds(events: list[tuple[str, object]], reached: int) -> None:
+    """Also one that has given nothing yet; one that had nothing for long counts for nothing, and none goes back."""
+    times = PartitionTimes(10, 5.0)
+    times.restore(reached, {"a": 7})
+    greatest = {"a": 7}
+    before = times.progress({"d": 0.0}).watermark
+    assert before == (LEAST if reached == LEAST else max(LEAST, reached - 10))
+    for kind, detail in events:
+        if kind != "waiting":
+            times.rows_came(kind, detail)  # type: ignore[arg-type]
+            greatest[kind] = max(greatest.get(kind, LEAST), LEAST if detail is None else int(str(detail)))
+            continue
+        waiting: dict[str, float] = detail  # type: ignore[assignment]
+        now = times.progress(waiting)
+        holding = [each for each, seconds in waiting.items() if seconds < 5.0]
+        assert now.is_idle == (bool(waiting) and not holding)
+        least = min((greatest.get(each, LEAST) for each in holding), default=max(greatest.values()))
+        assert now.watermark == max(before, LEAST if least == LEAST else least - 10)
+        before = now.watermark
+
+
+class Lagging:
+    """Two partitions of rows in order: the second one has the same times, and has them later by far."""
+
+    schema = pa.schema([("ts", pa.timestamp("us"))])
+    name = "lagging"
+
+    def partitions(self) -> list[str]:
+        """Their names."""
+        return ["fast", "slow"]
+
+    def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        """Times from the offset on, ten in a batch; the slow one has nothing most of the time."""
+        at = offset or 0
+        while at < 200:
+            if partition == "slow":
+                for _ in range(4):
+                    yield None, at
+            numbers = pa.array(range(at * 1000, (at + 10) * 1000, 1000), pa.int64())
+            at += 10
+            yield pa.record_batch([numbers.cast(pa.timestamp("us"))], schema=self.schema), at
+
+
+def test_rows_of_a_slow_partition_are_not_late() -> None:
+    """One task reads a partition that is far ahead of another one: no row of either is behind the watermark.
+
+    So it is for a task that goes on with what this one has stored.
+    """
+    source = PartitionedSource(Lagging(), 0.0)
+    step, reader = AssignWatermark("ts", 0).step(), source.open(0, 1, [])
+    watermark, late, rows = LEAST, 0, 0
+    states: list[dict[str, bytes]] = []
+    while not reader.is_ended:
+        if rows in (0, 100, 250):  # a task begins
+            step, reader = AssignWatermark("ts", 0).step(), source.open(0, 1, [reader.snapshot()])
+            step.open(StepContext(0, 1, 16, "source"), states)
+            Chain([("w", step)]).reads(reader)
+            rows += 1
+        batch = reader.poll(10)
+        if batch is None:
+            continue
+        late += sum(value < watermark for value in batch.column(0).cast(pa.int64()).to_pylist())
+        rows += batch.num_rows - (rows % 10)
+        for _ in step.process(batch):
+            pass
+        watermark = max(watermark, step.progress(EventTimeProgress(), 0.0).watermark)
+        states = [{name: bytes(make()) for name, make in step.snapshot(1)}]  # type: ignore[arg-type]
+    assert rows == 400
+    assert late == 0
+    assert watermark == 199_000
+
+
+def test_windows_of_a_slow_partition_are_whole(tmp_path: Path) -> None:
+    """In a query, through a kill: no row is late, though one partition of the one task has its times long after."""
+    source = PartitionedSource(Lagging(), 0.001)
+    stream = Stream((SourceStep(source.name, source.schema, source, partitions=1, streaming=True),))  # type: ignore[arg-type]
+    counts = stream.withWatermark("ts", "0 seconds").keyBy(window("ts", "10 milliseconds")).agg(n=("*", "count"))
+    query = run_through(graph_of(counts, tmp_path), tmp_path, random.Random(3), unaligned=False, kills=1)
+    assert sum(line.metrics.get("rows_late", 0.0) for line in query.lines.values()) == 0
+    assert published(tmp_path)["n"].to_pylist() == [20] * 20
+
+
+def test_a_partition_without_rows_holds_nothing_back_after_a_while() -> None:
+    """The time counts between two moments at which it was asked and had nothing; one row, and it counts again."""
+    clock = [0.0]
+    source = PartitionedSource(Lagging(), 0.0)
+    reader = PartitionedReader(source, ["fast", "slow"], {"fast": (None, 0), "slow": (None, 0)}, lambda: clock[0])
+    for _ in range(3):
+        clock[0] += 4.0
+        assert reader.poll(10) is not None
+        assert reader.partition == "fast"
+    assert reader.partitions_waiting() == {"fast": 0.0, "slow": 4.0}
+    while reader.partition == "fast":
+        reader.poll(10)
+    assert reader.partitions_waiting() == {"fast": 0.0, "slow": 0.0}
 
 
 def timed_batch(*times: int | None) -> pa.RecordBatch:

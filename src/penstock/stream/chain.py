@@ -23,6 +23,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import Chunk as StoredChunk
 from penstock.shuffle.metrics import OPERATOR_GROUP
 from penstock.stream.restored_state import PartOfState
+from penstock.stream.sources import PartitionReader
 from penstock.stream.watermarks import LEAST, EventTimeProgress
 
 Buffer = bytes | bytearray | memoryview
@@ -221,6 +222,13 @@ class Chain:
         """True if a step makes watermarks of the rows that it sees, so that event time moves without an event."""
         return any(getattr(step, "makes_time", False) for _, step in self._steps)
 
+    def reads(self, reader: PartitionReader) -> None:
+        """Tell the first step that makes watermarks whose rows they are of."""
+        first = next((step for _, step in self._steps if getattr(step, "makes_time", False)), None)
+        if first is not None:
+            reader.read_by_partition()
+            first.reads(reader)  # type: ignore[attr-defined]
+
     def advance(self, progress: EventTimeProgress, waited: float) -> tuple[list[pa.RecordBatch], EventTimeProgress]:
         """Event time in front of the chain is `progress`: the rows that this gives, and event time after it."""
         batches: list[pa.RecordBatch] = []
@@ -231,6 +239,7 @@ class Chain:
                 self._told[place] = progress.watermark
                 with self._noted(step):
                     batches += _with_rows(step.on_watermark(progress.watermark))
+            progress = progress.held_back(getattr(step, "holds_back", 0))
         return batches, progress
 
     @property

@@ -167,6 +167,13 @@ class KafkaReader:
             self._consumer.close()
             raise
         self._ask_at: float | None = None
+        self._empty_since: dict[Partition, tuple[float, float]] = {}
+        """By partition the first and the last time that it had nothing when the client was asked."""
+        self._by_partition = False
+        self._fetched: list[list[Any]] = []
+        """Messages that were fetched and not given, of one partition each."""
+        self.partition = ""
+        """That of the batch that was read last, if they are of one each."""
 
     def _begin(self, *, is_new: bool) -> None:
         source = self._source
@@ -215,7 +222,7 @@ class KafkaReader:
     @property
     def is_ended(self) -> bool:
         """True if all that was there has been given, where that is all."""
-        return self._ends is not None and not self._ends
+        return self._ends is not None and not self._ends and not self._fetched
 
     @property
     def wake_at(self) -> float | None:
@@ -228,6 +235,8 @@ class KafkaReader:
             for found in self._discovery.found():
                 self._take(found, KafkaStart(EARLIEST))
         now = time.monotonic()
+        if self._fetched:
+            return self._given(self._fetched.pop(0))
         if self.is_ended or (self._ask_at is not None and now < self._ask_at):
             return None
         messages = self._consumer.consume(min(max_rows, MOST_MESSAGES), 0)
@@ -237,8 +246,42 @@ class KafkaReader:
             messages, at_end = self._without_errors(messages)
         if self._ends is not None:
             messages = self._within(self._ends, messages, at_end)
-        if not messages:
-            return None
+        if self._by_partition:
+            self._fetched = list(_parted(messages).values())
+            self._note_empty(now, {(each[0].topic(), each[0].partition()) for each in self._fetched})
+            messages = self._fetched.pop(0) if self._fetched else []
+        return self._given(messages) if messages else None
+
+    def partitions_waiting(self) -> dict[str, float]:
+        """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
+        found = {}
+        for topic, number in self._positions if self._ends is None else {*self._ends, *self._held()}:
+            first, last = self._empty_since.get((topic, number), (0.0, 0.0))
+            found[f"{topic}/{number}"] = last - first
+        return found
+
+    def read_by_partition(self) -> None:
+        """Give batches of one partition each from now on."""
+        self._by_partition = True
+
+    def _held(self) -> set[Partition]:
+        """The partitions of messages that were fetched and not given."""
+        return {(each[0].topic(), each[0].partition()) for each in self._fetched}
+
+    def _note_empty(self, now: float, given: set[Partition]) -> None:
+        """Note which partitions had nothing: the client has all of them that the broker spoke of."""
+        for partition, position in self._positions.items():
+            topic, number = partition
+            _, end = self._consumer.get_watermark_offsets(self._library.TopicPartition(topic, number), cached=True)
+            if partition in given or position < end:
+                self._empty_since.pop(partition, None)
+            else:
+                first, _ = self._empty_since.get(partition, (now, now))
+                self._empty_since[partition] = first, now
+
+    def _given(self, messages: list[Any]) -> pa.RecordBatch:
+        """These messages as rows; the positions are after them."""
+        self.partition = f"{messages[0].topic()}/{messages[0].partition()}"
         # Of the messages of a partition the last one counts.
         places = zip(map(_TOPIC, messages), map(_NUMBER, messages), strict=True)
         last = dict(zip(places, map(_OFFSET, messages), strict=True))
@@ -330,6 +373,14 @@ def _headers(messages: list[Any]) -> pa.Array:
     values = binary_column([value for _, value in flat])
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.type.value_type))
     return pa.Array.from_buffers(HEADERS.type, len(found), [validity, pa.py_buffer(ends)], children=[pairs])
+
+
+def _parted(messages: Sequence[Any]) -> dict[Partition, list[Any]]:
+    """Messages by their partitions, in the order in which they came."""
+    found: dict[Partition, list[Any]] = {}
+    for place, message in zip(zip(map(_TOPIC, messages), map(_NUMBER, messages), strict=True), messages, strict=True):
+        found.setdefault(place, []).append(message)
+    return found
 
 
 class _Discovery:

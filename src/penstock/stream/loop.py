@@ -45,7 +45,7 @@ from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Persisting
 from penstock.stream.row_counts import SOURCE_ROWS, RowCounts, Uncounted
 from penstock.stream.snapshots import Snapshots
-from penstock.stream.sources import Positions, SourceReader, outstanding_of
+from penstock.stream.sources import Positions, SourceReader, outstanding_of, partitions_of
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 
 REPORT_SECONDS = 0.5
@@ -131,6 +131,8 @@ class StreamLoop:
         self._chain = parts.chain
         self._source = parts.source
         self._positions = Positions()
+        if (reader := partitions_of(parts.source)) is not None:
+            parts.chain.reads(reader)
         self._persisting = parts.persisting
         self._event_time = parts.event_time or EventTime(parts.chain, parts.inputs.channels)
         self._snapshots = Snapshots(parts.mailbox, parts.inputs, parts.outputs, parts.store, parts.persisting)

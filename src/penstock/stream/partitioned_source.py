@@ -151,6 +151,8 @@ class PartitionedReader:
         """Those that have ended, or have given what is available, where no more is asked for in this run."""
         self._open = [_Partition(name, source.rows, position) for name, position in positions.items()]
         self._ask_at: float | None = None
+        self.partition = ""
+        """That of the batch that was read last."""
 
     @property
     def is_ended(self) -> bool:
@@ -172,12 +174,20 @@ class PartitionedReader:
             is_over = self._source.is_available_now and batch is None and not partition.is_under_way
             (self._caught_up if is_over or partition.is_ended else self._open).append(partition)
             self._positions[partition.name] = partition.position
+            partition.asked(self._clock(), has_rows=batch is not None or partition.is_under_way)
             if batch is not None:
-                self._ask_at = None
+                self._ask_at, self.partition = None, partition.name
                 return self._copies.of(self._conformer.conform(batch))
         is_under_way = any(partition.is_under_way for partition in self._open)
         self._ask_at = None if is_under_way else self._clock() + self._source.poll_seconds
         return None
+
+    def partitions_waiting(self) -> dict[str, float]:
+        """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
+        return {each.name: each.empty_seconds for each in self._open}
+
+    def read_by_partition(self) -> None:
+        """It always does."""
 
     def snapshot(self) -> bytes:
         """The order of all partitions, and the position of each of its own."""
@@ -211,6 +221,14 @@ class _Partition:
         self._found = rows.read(name, offset)
         self._batch: pa.RecordBatch | None = None
         self._behind: Any = offset
+        self._empty_since: float | None = None
+        self.empty_seconds = 0.0
+        """The time from the first to the last time that it was asked and had nothing."""
+
+    def asked(self, now: float, *, has_rows: bool) -> None:
+        """It was asked."""
+        self._empty_since = None if has_rows else now if self._empty_since is None else self._empty_since
+        self.empty_seconds = 0.0 if self._empty_since is None else now - self._empty_since
 
     def next(self, max_rows: int) -> pa.RecordBatch | None:
         """Up to so many rows; None where there are none now, or none any more."""

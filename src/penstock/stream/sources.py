@@ -9,7 +9,7 @@ others are bugs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -41,6 +41,20 @@ class SourceReader(Protocol):
 
     def close(self) -> None:
         """Give back what the reader holds; idempotent."""
+
+
+class PartitionReader(Protocol):
+    """A reader whose batches are of one partition each, once it was asked for that."""
+
+    @property
+    def partition(self) -> str:
+        """The partition of the batch that was read last."""
+
+    def partitions_waiting(self) -> Mapping[str, float]:
+        """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
+
+    def read_by_partition(self) -> None:
+        """Give batches of one partition each from now on."""
 
 
 class StreamSource(Protocol):
@@ -138,6 +152,12 @@ def outstanding_of(reader: SourceReader) -> dict[str, float]:
     """The files and bytes that a reader knows of and has not given, where it has `outstanding()`."""
     tell = getattr(reader, "outstanding", None)
     return {} if tell is None else {f"{name}_outstanding": value for name, value in tell().items()}
+
+
+def partitions_of(reader: SourceReader | None) -> PartitionReader | None:
+    """The reader, if it can tell partitions apart: it has the members of `PartitionReader`."""
+    inner = reader._reader if isinstance(reader, OutsideReader) else reader  # noqa: SLF001 - of this module
+    return inner if hasattr(inner, "partitions_waiting") else None  # type: ignore[return-value]
 
 
 def what_is_read(source: object) -> str:

@@ -98,6 +98,9 @@ class JoinStep(PlainStep):
         self._chains = (Chains(), Chains())
         self._lateness = Lateness()
         self._context = StepContext(0, 1, 1, "")
+        between = operator.between
+        self.holds_back = 0 if between is None else max(between.upper, -between.lower, 0)
+        """A row on time may meet one that is older than the watermark by so many microseconds, at most."""
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +39,12 @@ class EventTimeProgress:
 
     watermark: int = LEAST
     is_idle: bool = False
+
+    def held_back(self, microseconds: int) -> EventTimeProgress:
+        """Event time behind a step whose rows may be so much older than those in front of it."""
+        if not microseconds or self.watermark in (LEAST, MOST):
+            return self
+        return EventTimeProgress(max(LEAST, self.watermark - microseconds), self.is_idle)
 
 
 def encode_progress(progress: EventTimeProgress) -> bytes:
@@ -152,3 +158,43 @@ class RowTimes:
         is_idle = 0 < self._idle_after <= waited - self._waits_since
         watermark = LEAST if self._greatest == LEAST else max(LEAST, self._greatest - self._delay)
         return EventTimeProgress(watermark, is_idle)
+
+
+class PartitionTimes:
+    """The watermark of a task that reads several partitions: the least of theirs, as it is of a task's channels.
+
+    A partition that has given no row yet holds it back as well. One that has had nothing for `idle_after` seconds,
+    as its reader says, does not, until it has rows again; 0: it always does. The watermark never goes back.
+    """
+
+    def __init__(self, delay: int, idle_after: float) -> None:
+        self._delay = delay
+        self._idle_after = idle_after
+        self._reached = LEAST
+        """The greatest time that counts for all."""
+        self.greatest: dict[str, int] = {}
+        """By partition, of those that have given rows."""
+
+    @property
+    def reached(self) -> int:
+        """The time up to which all have given rows."""
+        return self._reached
+
+    def restore(self, reached: int, greatest: Mapping[str, int]) -> None:
+        """Begin with times that were reached before."""
+        self._reached, self.greatest = reached, dict(greatest)
+
+    def rows_came(self, partition: str, greatest: int | None) -> None:
+        """Rows of a partition came; `greatest` is the greatest of their times, None where all are null."""
+        if greatest is not None:
+            self.greatest[partition] = max(self.greatest.get(partition, LEAST), greatest)
+
+    def progress(self, waiting: Mapping[str, float]) -> EventTimeProgress:
+        """Event time now; `waiting` are the partitions that may give rows, each with seconds without any."""
+        holding = {each for each, seconds in waiting.items() if not 0 < self._idle_after <= seconds}
+        counts = holding or set(self.greatest)
+        times = [self.greatest.get(each, LEAST) for each in counts]
+        reached = (min if holding else max)(times, default=LEAST)
+        self._reached = max(self._reached, reached)
+        watermark = LEAST if self._reached == LEAST else max(LEAST, self._reached - self._delay)
+        return EventTimeProgress(watermark, is_idle=bool(waiting) and not holding)
