@@ -111,7 +111,7 @@ def _members(owner: ast.ClassDef) -> Iterator[str]:
 
 
 def _is_foreign(name: str) -> bool:
-    libraries = (pyspark.sql.functions, pyspark.sql.streaming, pyarrow.compute)
+    libraries = (pyspark.sql.DataFrame, pyspark.sql.functions, pyspark.sql.streaming, pyarrow.compute)
     return name in FOREIGN or any(hasattr(library, name) for library in libraries)
 
 

@@ -80,6 +80,8 @@ INSTEAD_OF_READER: dict[str, str] = {
     "table": "read the folder its files arrive in: .schema(...).parquet(path)",
     "orc": "there are parquet, text, csv, json and rate, and sources of your own: .format(source)",
     "changes": "read the folder its files arrive in: .schema(...).parquet(path)",
+    "xml": "read lines with .text(path) and parse them in .mapInArrow(fn, schema), or write a Python data source",
+    "name": "name the stream that .load() gives: .uid('orders')",
     "writeStream": "finish the source first: .load() gives the stream",
 }
 """By the name that PySpark's DataStreamReader has for it, or that is one step too early."""
