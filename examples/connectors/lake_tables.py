@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readings of sensors into a Delta table and into an Iceberg table: one version of each for each checkpoint.
 
-A second Delta table has one row for each sensor, which the query replaces: it counts the readings.
+A second Delta table has one row for each sensor, which the query replaces: it counts the readings. The first one is
+then read as a stream: the rows of each version as it comes.
 
     python examples/connectors/lake_tables.py
 
@@ -36,6 +37,14 @@ def into_delta(spark, folder):
     return table.version(), table.to_pyarrow_table().num_rows
 
 
+def out_of_delta(spark, folder):
+    """Read that table as a stream, up to its newest version; the rows that came."""
+    rows = penstock.readStream(spark).format("delta").load(f"{folder}/delta")
+    writer = rows.writeStream.format("parquet").trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{folder}/copy-checkpoints").start(f"{folder}/copy").awaitTermination()
+    return spark.read.parquet(f"{folder}/copy").select("reading").distinct().count()
+
+
 def newest_counts(spark, folder):
     """Count the readings of each sensor; the counts in the table, one for each."""
     counts = readings(spark).groupBy("sensor").agg(n=("reading", "count"))
@@ -64,11 +73,12 @@ def into_iceberg(spark, folder):
 
 
 def run(spark, folder):
-    """Write all three; a sentence about them."""
+    """Write all three, and read one; a sentence about them."""
     (versions, first), (snapshots, second) = into_delta(spark, folder), into_iceberg(spark, folder)
-    counts = newest_counts(spark, folder)
+    counts, read = newest_counts(spark, folder), out_of_delta(spark, folder)
     several = "several" if min(versions, snapshots) > 1 else "few"
-    return f"{first} rows in Delta, {second} in Iceberg, in {several} versions; {len(counts)} counts of {sum(counts)}"
+    written = f"{first} rows in Delta, {second} in Iceberg, in {several} versions"
+    return f"{written}; {len(counts)} counts of {sum(counts)}; {read} read again"
 
 
 def main():
@@ -76,7 +86,8 @@ def main():
     with open_session("lake", 4) as spark, tempfile.TemporaryDirectory() as folder:
         said = run(spark, folder)
         print(said)
-        return 0 if said.startswith(f"{READINGS} rows in Delta") and said.endswith(f"10 counts of {READINGS}") else 1
+        is_right = said.startswith(f"{READINGS} rows in Delta")
+        return 0 if is_right and said.endswith(f"10 counts of {READINGS}; {READINGS} read again") else 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+import connectors
 import holdings
+from penstock.api.streaming.formats import FORMATS
+from penstock.api.streaming.sinks import SINKS
 from session_probe import queries_ended
 
 pytestmark = pytest.mark.spark
@@ -40,6 +43,12 @@ def test_a_data_source_of_pyspark(spark: Any, tmp_path: Path) -> None:
     assert run(spark, "data_source", tmp_path) == "250 of 500 readings were high"
 
 
+def test_folders_of_files(spark: Any, tmp_path: Path) -> None:
+    """Through JSON, CSV, a table in folders, and text: each reading once."""
+    said = "2000 readings of 4 sensors in the table, 500 lines of the last sensor"
+    assert run(spark, "folders", tmp_path) == said
+
+
 def test_a_source_of_ones_own(spark: Any, tmp_path: Path) -> None:
     """Two journals, in two runs: each line once."""
     assert run(spark, "own_source", tmp_path) == "1200 lines, 1200 of them different"
@@ -57,8 +66,19 @@ def test_tables_of_delta_and_iceberg(spark: Any, tmp_path: Path) -> None:
     holdings.first_use(lambda: library.write_deltalake(str(tmp_path / "first"), pa.table({"a": [1]})))
     concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
     try:
-        said = "3000 rows in Delta, 3000 in Iceberg, in several versions; 10 counts of 3000"
+        said = "3000 rows in Delta, 3000 in Iceberg, in several versions; 10 counts of 3000; 3000 read again"
         assert run(spark, "lake_tables", tmp_path) == said
     finally:
         concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
         concurrent._instance = None
+
+
+def test_each_connector_has_a_program_that_is_run() -> None:
+    """Each format that is read or written by name stands in an example, and this file runs all of these."""
+    folder = Path(connectors.__path__[0])
+    programs = {path.stem: path.read_text() for path in folder.glob("*.py") if path.stem != "__init__"}
+    own = Path(__file__).read_text()
+    assert all(f'run(spark, "{name}", tmp_path)' in own for name in programs)
+    text = "".join(programs.values()) + (folder.parent / "streaming_day.py").read_text()
+    for name in {*FORMATS, *SINKS} - {"noop", "memory", "console"}:  # these are for looking
+        assert f'.format("{name}")' in text or f").{name}(" in text, name
