@@ -418,6 +418,31 @@ def test_a_task_begins_anew_alone() -> None:
     assert progress_of(cluster).checkpoints.completed == 2
 
 
+@pytest.mark.parametrize(("place", "total"), [((1, 0), "handled"), ((0, 1), "given")])
+def test_rows_since_a_checkpoint_are_those_since_the_one_it_begins_with(place: tuple[int, int], total: str) -> None:
+    """A task dies while a checkpoint's metadata is written, which is complete when its next attempt is deployed."""
+    cluster = started(ALONE)
+    first = checkpoint(cluster)
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    second = triggered(cluster)
+    acknowledge(cluster, second)
+    at = {f"rows.at.{slot}.checkpoint": float(number) for slot, number in enumerate((first, second))}
+    rows = {f"rows.at.0.{total}": 100.0, f"rows.at.1.{total}": 250.0, f"rows.all.{total}": 260.0}
+    cluster.send(events.TaskGone(cluster.attempt(*place), "killed", {**at, **rows}))
+    cluster.lose_task(*place)
+    assert since_checkpoints(cluster) == {total: 160}, "as far as it is known"
+    cluster.deadline(DeadlineKind.RESTART)
+    cluster.send(events.CheckpointStored("j1", second))
+    cluster.run()
+    assert since_checkpoints(cluster) == {total: 10}
+
+
+def since_checkpoints(cluster: Cluster) -> dict[str, int]:
+    """The rows that are reported since checkpoints, by what was done with them; those without any are left out."""
+    found = {"handled": lost.forgotten, "given": lost.again} if (lost := progress_of(cluster).lost_rows) else {}
+    return {name: rows for name, rows in found.items() if rows}
+
+
 def test_two_tasks_that_die_one_after_the_other_begin_anew_together() -> None:
     """The second dies while the first is not there again: no checkpoint is begun before both are."""
     cluster = started(ALONE)

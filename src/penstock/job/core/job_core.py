@@ -129,6 +129,8 @@ class JobCore:
                 return self._conclude(cause)
             case so.NoteCounts():
                 return self._count_rows(cause)
+            case so.SendDeployment(attempt=attempt) if self.checkpoints.begins_alone:
+                self.rows.begins(attempt, self.checkpoints.newest)
             case so.Interrupt(alone=alone) if self.checkpoints.begins_alone:
                 self._leave_rows(alone)
         if isinstance(cause, events.ForParts):

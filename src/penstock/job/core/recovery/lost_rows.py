@@ -12,6 +12,10 @@ nothing is guessed: a channel is *open* while one of these is not known, and its
 A reader that takes its rows again out of logs goes on with the counts of its checkpoint, so the counts of the
 attempts before it say nothing: to its channels it never was away.
 
+The rows since a checkpoint are those since the one with which the next attempt begins. One whose metadata is being
+written at the death may still become complete, so that is known only when the attempt is deployed: the difference to
+the checkpoint that was the newest at the death is put right then.
+
 Attempts of a subtask have growing numbers. The names of counts are those of `stream/row_counts.py`.
 """
 
@@ -26,6 +30,7 @@ from penstock.shuffle.metrics import ROWS_GROUP
 Channel = tuple[int, int, int]
 """Edge, producing subtask, subpartition."""
 _NONE = -1
+_HANDLED, _GIVEN = "handled", "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,15 @@ class _Taken:
     former: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Since:
+    """An attempt that is over, by its last counts: the total that counts since a checkpoint, and what it came to."""
+
+    counts: Mapping[str, float]
+    total: str
+    rows: int
+
+
 class RowAccount:
     """The account of one query."""
 
@@ -74,6 +88,8 @@ class RowAccount:
         """Of times before all tasks began anew."""
         self._counted: AttemptId | None = None
         self._forgotten = self._again = self._uncounted = 0
+        self._since: dict[tuple[int, int], _Since] = {}
+        """Of subtasks whose next attempt is not deployed yet."""
 
     def begin_anew(self) -> None:
         """All tasks begin with the last checkpoint: rows under way now are read again."""
@@ -104,13 +120,16 @@ class RowAccount:
                 edge, part = map(int, name.split(".")[2:])
                 over = self._over((edge, attempt.subtask, part))
                 over.given, over.newest = over.given + int(given), max(over.newest, attempt.attempt)
-        forgets = reads and not reads_again
-        total = "handled" if forgets else "given"
-        done = int(counts.get(f"{ROWS_GROUP}all.{total}", 0)) - _at(counts, checkpoint, total)
-        if forgets:
-            self._forgotten += done
-        else:
-            self._again += done
+        total = _HANDLED if reads and not reads_again else _GIVEN
+        rows = _since(counts, checkpoint, total)
+        self._since[attempt.vertex, attempt.subtask] = _Since(counts, total, rows)
+        self._add(total, rows)
+
+    def begins(self, attempt: AttemptId, checkpoint: int | None) -> None:
+        """A subtask's next attempt is deployed, with this checkpoint."""
+        before = self._since.pop((attempt.vertex, attempt.subtask), None)
+        if before is not None:
+            self._add(before.total, _since(before.counts, checkpoint, before.total) - before.rows)
 
     def left(self, attempt: AttemptId) -> None:
         """A subtask begins anew; where this attempt of it has told no counts, its part of the loss is not known."""
@@ -131,6 +150,12 @@ class RowAccount:
             sums[edge] = sums.get(edge, 0) + over.lost
         return LostRows(sums, is_open, self._forgotten, self._again, self._uncounted)
 
+    def _add(self, total: str, rows: int) -> None:
+        if total == _HANDLED:
+            self._forgotten += rows
+        else:
+            self._again += rows
+
     def _over(self, channel: Channel) -> _Over:
         return self._channels.setdefault(channel, _Over())
 
@@ -144,6 +169,11 @@ def _incoming(counts: Mapping[str, float]) -> Iterator[tuple[Channel, _Taken]]:
             edge, producer, part = map(int, name.removeprefix(start).removesuffix(end).split("."))
             handled, base, former = (int(counts.get(stem + each, 0)) for each in ("handled", "base", "former"))
             yield (edge, producer, part), _Taken(int(attempt), handled, base, former)
+
+
+def _since(counts: Mapping[str, float], checkpoint: int | None, total: str) -> int:
+    """The rows of a total that came after this checkpoint's snapshot."""
+    return int(counts.get(f"{ROWS_GROUP}all.{total}", 0)) - _at(counts, checkpoint, total)
 
 
 def _at(counts: Mapping[str, float], checkpoint: int | None, total: str) -> int:
