@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
 from penstock.record import PartitionerSpec
 from penstock.stream.kafka_client import KafkaSettings, binary_column, kafka_library
-from penstock.stream.kafka_sink import MARKERS, KafkaSink, _to_the_end, check_columns
+from penstock.stream.kafka_sink import MARKERS, KafkaSink, KafkaWriter, _up_to, check_columns
 from penstock.stream.kafka_source import EARLIEST, KafkaReader, KafkaSource, KafkaStart
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import wait_until
@@ -111,6 +112,35 @@ def test_a_writer_that_was_replaced_sends_nothing_more(tmp_path: Path) -> None:
         with pytest.raises(kafka_library().KafkaException):
             late.commit(7)
         for writer in (late, *writers):
+            writer.close()
+        assert sorted(brokers.counting(settings, "out")) == [1, 2]
+
+
+def test_markers_are_waited_for_while_another_writer_has_a_transaction_open(tmp_path: Path) -> None:
+    """A reader of what is committed does not see behind it: rows that a marker covers are not sent again."""
+    rows = pa.record_batch({"value": ["1", "2"]})
+    with brokers.tansu(tmp_path) as settings:
+        sink = KafkaSink(settings, "q", "out", includes_transaction=True)
+        first = sink.owned("000001-a").open(0, 2, [])
+        died = settings.producer(**{"transactional.id": "penstock-q-1"})
+        died.init_transactions(SECONDS)
+        died.begin_transaction()
+        died.produce(MARKERS, msgpack.packb((7, "never")), b"q-1", partition=0)
+        died.flush(SECONDS)
+        first.write(rows)
+        state = first.prepare(7)
+        first.commit(7)
+        first.close()
+        opened: list[KafkaWriter] = []
+        again = sink.owned("000002-b")
+        waiting = threading.Thread(target=lambda: opened.append(again.open(0, 2, [state])))
+        waiting.start()
+        waiting.join(2.0)  # one that does not wait has sent by then
+        assert waiting.is_alive()
+        other = again.open(1, 2, [])  # it fences the one that died, which ends the wait
+        waiting.join(SECONDS)
+        assert len(opened) == 1
+        for writer in (*opened, other):
             writer.close()
         assert sorted(brokers.counting(settings, "out")) == [1, 2]
 
@@ -334,4 +364,4 @@ class Unknown:
 def test_markers_whose_topic_is_not_known_are_not_none() -> None:
     """A broker that does not know it yet: whether rows were sent is open, so the attempt ends."""
     with pytest.raises(OutsideError, match="the topic of markers is not there"):
-        list(_to_the_end(Unknown()))
+        list(_up_to(0, Unknown()))

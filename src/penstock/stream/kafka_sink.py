@@ -20,7 +20,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,21 +109,20 @@ class KafkaSink:
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> KafkaWriter:
         """Send what was prepared and not sent, and begin."""
-        for state in map(msgpack.unpackb, restored):
-            writer, prepared = state["writer"], state["prepared"]
-            if prepared and writer % parallelism == subtask:
-                self._send_left(writer, [(CommitId(*name), rows) for name, rows in prepared])
+        own = [
+            (state["writer"], [(CommitId(*name), rows) for name, rows in state["prepared"]])
+            for state in map(msgpack.unpackb, restored)
+            if state["prepared"] and state["writer"] % parallelism == subtask
+        ]
+        with ExitStack() as stack:
+            # All predecessors are fenced before markers are read: an open transaction of one hides markers of others.
+            fenced = [
+                (stack.enter_context(closing(KafkaTransactions(self, rows[0][0].query, writer))), rows)
+                for writer, rows in own
+            ]
+            for transactions, prepared in fenced:
+                transactions.send_left(prepared)
         return KafkaWriter(self, subtask)
-
-    def _send_left(self, writer: int, prepared: Sequence[tuple[CommitId, bytes]]) -> None:
-        transactions = KafkaTransactions(self, prepared[0][0].query, writer)
-        try:
-            sent = transactions.last_marker()
-            for name, rows in prepared:
-                if name.version > sent:
-                    transactions.send(name.version, _batches(rows))
-        finally:
-            transactions.close()
 
 
 class KafkaWriter:
@@ -192,6 +191,13 @@ class KafkaTransactions:
         """The number of the newest transaction that was committed; 0: none was."""
         own = (value for key, value in _markers(self._sink) if key == self._key.encode())
         return max((msgpack.unpackb(value)[0] for value in own), default=0)
+
+    def send_left(self, prepared: Sequence[tuple[CommitId, bytes]]) -> None:
+        """Send what no marker covers."""
+        sent = self.last_marker()
+        for name, rows in prepared:
+            if name.version > sent:
+                self.send(name.version, _batches(rows))
 
     def send(self, version: int, batches: Iterator[pa.RecordBatch]) -> None:
         """Send rows and their marker; all are seen, or none."""
@@ -281,19 +287,25 @@ def _is_there(sink: KafkaSink) -> bool:
 
 
 def _markers(sink: KafkaSink) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the markers whose transactions were committed."""
+    """Keys and values of the markers whose transactions were committed.
+
+    A reader of what is committed comes to an end in front of the first transaction that is open, though others
+    behind it are committed. So the end is the partition's own: a writer that has died is waited for until its
+    successor has fenced it, or the broker has given its transaction up.
+    """
     place = kafka_library().TopicPartition(sink.markers, _PARTITION, kafka_library().OFFSET_BEGINNING)
-    consumer = sink.settings.consumer(**{"enable.partition.eof": True, "isolation.level": "read_committed"})
-    try:
+    with closing(sink.settings.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
+        _, end = consumer.get_watermark_offsets(place, timeout=ASK_SECONDS)
+    with closing(
+        sink.settings.consumer(**{"enable.partition.eof": True, "isolation.level": "read_committed"})
+    ) as consumer:
         consumer.assign([place])
-        for message in _to_the_end(consumer):
+        for message in _up_to(end, consumer):
             yield message.key() or b"", message.value() or b""
-    finally:
-        consumer.close()
 
 
-def _to_the_end(consumer: Any) -> Iterator[Any]:
-    """The messages that are there; raises OutsideError where the broker gives no end of them."""
+def _up_to(end: int, consumer: Any) -> Iterator[Any]:
+    """The messages in front of an offset; raises OutsideError where the broker does not give all of them."""
     library, until = kafka_library(), time.monotonic() + ASK_SECONDS
     while time.monotonic() < until:
         for message in consumer.consume(1000, 0.1):
@@ -301,12 +313,15 @@ def _to_the_end(consumer: Any) -> Iterator[Any]:
             if error is None:
                 yield message
             elif error.code() == library.KafkaError._PARTITION_EOF:  # noqa: SLF001
-                return
+                if message.offset() >= end:
+                    return
             elif error.code() == library.KafkaError.UNKNOWN_TOPIC_OR_PART:  # a broker may not know it yet
                 raise OutsideError("kafka: the topic of markers is not there, so nobody knows what was sent")
             else:
                 raise library.KafkaException(error)
-    raise OutsideError(f"kafka: the markers could not be read within {ASK_SECONDS:g} s")
+    raise OutsideError(
+        f"kafka: the markers could not be read within {ASK_SECONDS:g} s: a transaction of another writer may be open"
+    )
 
 
 def _batches(rows: bytes) -> Iterator[pa.RecordBatch]:
