@@ -9,18 +9,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgpack
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.stream.kafka_client import KafkaSettings
+from penstock.stream.kafka_sink import HEADER, MARKERS
 from penstock_torture.mock_kafka import marked, messages, mock_cluster, put
 
-__all__ = ["counting", "messages", "mock_cluster", "put", "tansu"]
+__all__ = ["counting", "hidden", "messages", "mock_cluster", "newest", "put", "tansu"]
 
 
 def counting(settings: KafkaSettings, topic: str) -> list[int]:
     """The numbers whose transaction has a marker."""
     return [int(value) for value in marked(settings, topic)]
+
+
+def _without_isolation(settings: KafkaSettings) -> KafkaSettings:
+    return KafkaSettings((*settings.given, ("isolation.level", "read_uncommitted")))
+
+
+def hidden(settings: KafkaSettings, topic: str) -> int:
+    """The number of messages that a reader of what is committed does not see, and one of everything does.
+
+    Those of transactions that were given up are not among them: this broker shows them to all.
+    """
+    return len(messages(_without_isolation(settings), topic)) - len(messages(settings, topic))
+
+
+def newest(settings: KafkaSettings, topic: str) -> list[int]:
+    """The numbers of each writer's last transaction of a version, whoever sees them."""
+    everything = _without_isolation(settings)
+    names = {}
+    for message in messages(everything, MARKERS):
+        version, name = msgpack.unpackb(message.value())
+        names[message.key(), version] = name
+    kept = set(names.values())
+    found = messages(everything, topic)
+    return [int(message.value()) for message in found if dict(message.headers())[HEADER].decode() in kept]
 
 
 @contextmanager
