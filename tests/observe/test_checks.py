@@ -103,6 +103,28 @@ def test_settings_that_do_not_fit(conf: dict[str, str], words: str) -> None:
     assert words in wrong[0].advice
 
 
+def test_the_way_to_sparks_shuffle_service_is_encrypted_by_its_engine_alone() -> None:
+    """Spark's other ways to encrypt it are wrong, and TLS is there also where the engine is on."""
+    ess = {"spark.penstock.shuffle.service": "spark_ess"}
+    engine, tls, sasl = (
+        {key: "true"}
+        for key in (
+            "spark.network.crypto.enabled",
+            "spark.ssl.rpc.enabled",
+            "spark.authenticate.enableSaslEncryption",
+        )
+    )
+
+    def wrong(conf: dict[str, str]) -> set[str]:
+        return {each.what for each in judge_conf({**ess, **conf}, "local[2]", 0) if each.level is Level.WRONG}
+
+    assert not wrong(engine)
+    assert not wrong({**engine, **sasl})
+    assert wrong(sasl) == {"spark.authenticate.enableSaslEncryption=true"}
+    assert "spark.ssl.rpc.enabled=true" in wrong({**engine, **tls})
+    assert "spark.network.crypto.enabled=true" in wrong({**engine, "spark.penstock.tls.mode": "never"})
+
+
 def test_memory_beside_the_heap() -> None:
     """If containers are limited, the pool and the workers must fit the overhead; local has no such limit."""
     quiet = {"spark.python.daemon.module": "penstock.daemon", "spark.executor.cores": "4"}

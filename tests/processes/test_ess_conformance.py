@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service `spark_ess` keeps the promises of blocking partitions, over Spark's own unmodified shuffle service."""
+"""The service `spark_ess` keeps the promises of blocking partitions, over Spark's own unmodified shuffle service.
+
+In plain text, and, where all cases are tried, encrypted.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,40 @@ from collections.abc import Iterator
 
 import pytest
 
-from effort import some_of
+from effort import THOROUGH, some_of
 from ess_harness import EssHarness
 from ess_process import EssProcess
 from penstock.services.spark_ess import SparkEssShuffleService
+from penstock.services.spark_ess.engine import SEGMENTS
 from penstock.testing.conformance import ShuffleServiceConformance
 
 pytestmark = pytest.mark.processes
 
+SECRET = "the cluster's secret"
+
+
+@pytest.fixture(scope="module", params=["none", SEGMENTS] if THOROUGH else ["none"])
+def cipher(request: pytest.FixtureRequest) -> str:
+    """The cipher of its connections."""
+    return str(request.param)
+
 
 @pytest.fixture(scope="module")
-def ess(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EssProcess]:
+def ess(cipher: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EssProcess]:
     """A service that asks for a secret."""
-    conf = {"spark.authenticate": "true", "spark.authenticate.secret": "the cluster's secret"}
+    conf = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET}
+    if cipher != "none":
+        conf |= {"spark.network.crypto.enabled": "true", "spark.network.crypto.cipher": cipher}
     process = EssProcess(tmp_path_factory.mktemp("ess"), conf)
     yield process
     process.close()
 
 
 @pytest.fixture(scope="module")
-def application(ess: EssProcess) -> Iterator[EssHarness]:
+def application(ess: EssProcess, cipher: str) -> Iterator[EssHarness]:
     """The application of the suite; it leaves no file."""
-    harness = EssHarness(ess, "app-20260101-0001", {"spark.penstock.ess.secret": "the cluster's secret"})
+    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.cipher": cipher}
+    harness = EssHarness(ess, "app-20260101-0001", conf)
     yield harness
     harness.close()
     assert not list(ess.folder.glob("*/*/penstock/*/shuffle_*"))

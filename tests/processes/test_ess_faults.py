@@ -234,6 +234,16 @@ def test_another_secret_gets_nothing(ess: EssProcess, exchange: ConformanceExcha
     reader.close()
 
 
+def test_a_service_that_does_not_encrypt_is_named(ess: EssProcess) -> None:
+    """Nothing falls back to plain text: whoever is told to encrypt hears that the service does not."""
+    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.retryTimeout": "60s"}
+    conf["spark.penstock.ess.cipher"] = "AES/CTR/NoPadding"
+    harness = EssHarness(ess, "encrypts", conf)
+    exchange = ConformanceExchange(harness, asyncio.run)
+    with pytest.raises(AuthenticationError, match=r"nothing falls back.*spark\.network\.crypto\.enabled=true"):
+        exchange.produce(WantedPartition(KIND))
+
+
 def test_files_go_with_the_release_and_marks_with_the_job(service: EssHarness, exchange: ConformanceExchange) -> None:
     """The driver has them removed by the service itself; when the job is over, what says so goes too."""
     with exchange.job("short") as dataset:

@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from penstock.spark.java import find_java
 from penstock.spark.launcher import SparkLauncher, SparkPayload
 from penstock.spark.result_scan import LazyResult, failure_text, worded
 from penstock.spark.runtime import SparkRuntime
+from penstock.spark.shuffle_service import with_shuffle_service
 from penstock.spark.slots import SlotWatch
 from penstock.spark.task import error_text
 from penstock.spark.types import arrow_schema, conform_batch, spark_batches, struct_type
@@ -61,6 +63,7 @@ def test_other_conf_is_fine() -> None:
 
 
 _FILES = "spark.io.encryption.enabled"
+_CRYPTO = "spark.network.crypto.enabled"
 
 
 @pytest.mark.parametrize("words", [{"tls.mode": "never"}, {"shuffle.service": "spark_ess"}, {}], ids=str)
@@ -68,7 +71,7 @@ _FILES = "spark.io.encryption.enabled"
     "key",
     [
         _FILES,
-        "spark.network.crypto.enabled",
+        _CRYPTO,
         "spark.authenticate.enableSaslEncryption",
         "spark.ssl.enabled",
         "spark.ssl.rpc.enabled",
@@ -77,11 +80,13 @@ _FILES = "spark.io.encryption.enabled"
 def test_encryption_that_is_asked_for_is_not_left_out_silently(key: str, words: dict[str, str]) -> None:
     """Each of Spark's switches is refused by its name and with the ways out, or accepted knowingly.
 
-    Those of the network are no matter where all connections that leave loopback are encrypted.
+    Those of the network are no matter where all connections that leave loopback are encrypted. Those to Spark's
+    shuffle service are by its engine alone, and TLS comes before that.
     """
     plain = Settings.from_conf({f"spark.penstock.{word}": text for word, text in words.items()})
     conf = {key: "true", "spark.ssl.keyStore": "k", "spark.io.encryption.keySizeBits": "128"}
-    if words or key == _FILES:
+    is_ess_encrypted = key == _CRYPTO and words == {"shuffle.service": "spark_ess"}
+    if (words and not is_ess_encrypted) or key == _FILES:
         with pytest.raises(
             SettingError, match=rf"{key}=true.*plain text.*spark\.penstock\.security\.acceptPlainText=true"
         ):
@@ -93,6 +98,39 @@ def test_encryption_that_is_asked_for_is_not_left_out_silently(key: str, words: 
     )
     refuse_plain_text(conf, accepted)
     refuse_plain_text({key: "false", "spark.ssl.ui.enabled": "true"}, plain)
+    if is_ess_encrypted:
+        for told, setting in (({**conf, "spark.ssl.rpc.enabled": "true"}, ""), (conf, "none")):
+            with pytest.raises(SettingError, match="plain text"):
+                refuse_plain_text(told, replace(plain, ess=replace(plain.ess, cipher=setting)))
+
+
+@pytest.mark.parametrize(
+    ("conf", "cipher", "version"),
+    [
+        ({}, "", 1),
+        ({"enabled": "true"}, "AES/CTR/NoPadding", 1),
+        ({"enabled": "TRUE", "cipher": "AES/GCM/NoPadding", "authEngineVersion": "2"}, "AES/GCM/NoPadding", 2),
+        ({"enabled": "false", "cipher": "AES/GCM/NoPadding"}, "", 1),
+        ({"enabled": "true", "spark.ssl.rpc.enabled": "true"}, "spark.ssl.rpc.enabled", 1),
+        ({"enabled": "true", "spark.authenticate.enableSaslEncryption": "true"}, "AES/CTR/NoPadding", 1),
+        (
+            {"spark.authenticate.enableSaslEncryption": "true"},
+            "spark.authenticate.enableSaslEncryption",
+            1,
+        ),
+    ],
+)
+def test_the_cipher_of_sparks_shuffle_service_is_sparks_own(conf: dict[str, str], cipher: str, version: int) -> None:
+    """Unless the settings say another; what is not spoken stays named, so that an exchange over it is refused."""
+    context: Any = SimpleNamespace(_jvm=None)
+    told = {key if "." in key else f"spark.network.crypto.{key}": word for key, word in conf.items()}
+    ess = with_shuffle_service(context, told, Settings()).ess
+    assert (ess.cipher, ess.engine_version) == (cipher, version)
+    own = Settings.from_conf({"spark.penstock.ess.cipher": "none", "spark.penstock.ess.engineVersion": "2"})
+    assert with_shuffle_service(context, told, own).ess == replace(own.ess)
+    accepts = Settings.from_conf({"spark.penstock.security.acceptPlainText": "true"})
+    spoken = cipher if cipher.startswith("AES") else ""
+    assert with_shuffle_service(context, told, accepts).ess.cipher == spoken
 
 
 def test_reasons_of_failed_planning_travel() -> None:

@@ -12,14 +12,19 @@ _CHUNK = 1 << 16
 
 
 class FlippingProxy:
-    """Listens at `address`; `flip_at` are the bytes of one connection after which a bit flips: there, and back."""
+    """Listens at `address`; `flip_at` are the bytes of one connection after which a bit flips: there, and back.
 
-    def __init__(self, port: int = 0) -> None:
+    `seen` are the bytes of all connections, there, and back, if it `keeps` them.
+    """
+
+    def __init__(self, port: int = 0, *, keeps: bool = False) -> None:
         self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.target = ("127.0.0.1", 0)
         self.flip_at: tuple[int, int] = (-1, -1)
         self.flipped = 0
+        self.seen = (bytearray(), bytearray())
+        self._keeps = keeps
         self._lock = threading.Lock()
         self._start(self._accept)
 
@@ -58,6 +63,8 @@ class FlippingProxy:
 
     def _flipped(self, data: bytearray, passed: int, way: int) -> bytearray:
         with self._lock:
+            if self._keeps:
+                self.seen[way].extend(data)
             at = self.flip_at[way] - passed
             if self.flip_at[way] >= 0 and 0 <= at < len(data):
                 data[at] ^= 0x10

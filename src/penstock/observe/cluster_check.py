@@ -26,7 +26,8 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
 _ENCRYPTED_FILES = "spark.io.encryption.enabled"
-_ENCRYPTED_WAYS = ("spark.network.crypto.enabled", "spark.ssl.enabled")
+_ENGINE = "spark.network.crypto.enabled"
+_ENCRYPTED_WAYS = (_ENGINE, "spark.authenticate.enableSaslEncryption", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 
 
 def judge_conf(conf: Mapping[str, str], master: str, network_memory: int) -> list[Finding]:
@@ -85,9 +86,16 @@ def _clashes(conf: Mapping[str, str]) -> list[Finding | None]:
     if conf.get("spark.penstock.security.acceptPlainText", "false").lower() != "true":
         accepts = "see spark.penstock.security.acceptPlainText"
         found.append(_set(conf, _ENCRYPTED_FILES, f"Penstock's files are in plain text: {accepts}"))
-        if conf.get("spark.penstock.tls.mode") == "never" or conf.get(_SERVICE) == "spark_ess":
+        if conf.get("spark.penstock.tls.mode") == "never" or (
+            conf.get(_SERVICE) == "spark_ess" and not _speaks(conf)
+        ):
             found += [_set(conf, key, f"Penstock sends rows in plain text: {accepts}") for key in _ENCRYPTED_WAYS]
     return found
+
+
+def _speaks(conf: Mapping[str, str]) -> bool:
+    """Tell whether rows travel to Spark's shuffle service encrypted: by its engine, which TLS comes before."""
+    return _is_on(conf, _ENGINE) and not _is_on(conf, "spark.ssl.rpc.enabled")
 
 
 def _dynamic_allocation(conf: Mapping[str, str]) -> Finding | None:
@@ -98,8 +106,11 @@ def _dynamic_allocation(conf: Mapping[str, str]) -> Finding | None:
 
 
 def _set(conf: Mapping[str, str], key: str, advice: str) -> Finding | None:
-    is_set = conf.get(key, "false").strip().lower() == "true"
-    return Finding.of("Spark's settings", f"{key}=true", wrong=advice) if is_set else None
+    return Finding.of("Spark's settings", f"{key}=true", wrong=advice) if _is_on(conf, key) else None
+
+
+def _is_on(conf: Mapping[str, str], key: str) -> bool:
+    return conf.get(key, "false").strip().lower() == "true"
 
 
 def _service(conf: Mapping[str, str]) -> Finding:

@@ -104,16 +104,19 @@ class EssSettings:
     """Spark's external shuffle service, where `spark_ess` moves an edge's rows. Times in seconds.
 
     Empty and 0 mean: as Spark's own conf has it. `application` is Spark's id of it, `secret` that of
-    `spark.authenticate`, `port` is `spark.shuffle.service.port`. `directories` are separated by commas, and the
-    service must be able to read them; else files lie beside those of the executors. A service that does not answer
-    for `retry_timeout` is lost, with what it serves. A reader that comes before its producer has written anything
-    waits for `request_timeout`. A service without `spark.authenticate` that others than this machine reach is
-    refused, unless `accept_unauthenticated` says that the network is safe.
+    `spark.authenticate`, `port` is `spark.shuffle.service.port`. `cipher` is `spark.network.crypto.cipher` where
+    `spark.network.crypto.enabled` is true, or `none`; `engine_version` is `spark.network.crypto.authEngineVersion`.
+    `directories` are separated by commas, and the service must be able to read them; else files lie beside those of
+    the executors. A service that does not answer for `retry_timeout` is lost, with what it serves. A reader that
+    comes before its producer has written anything waits for `request_timeout`. A service without `spark.authenticate`
+    that others than this machine reach is refused, unless `accept_unauthenticated` says that the network is safe.
     """
 
     application: str = ""
     secret: str = field(default="", repr=False)
     port: int = 0
+    cipher: str = ""
+    engine_version: int = 0
     directories: str = ""
     retry_timeout: float = 60.0
     request_timeout: float = 60.0
@@ -256,9 +259,10 @@ class StreamingSettings:
 class SecuritySettings:
     """Risks that the user accepts knowingly.
 
-    Files are in plain text, and so is what travels to Spark's shuffle service, or with `tls.mode=never`. So where
-    Spark is told to encrypt these (`spark.io.encryption.enabled`; `spark.network.crypto.enabled`, `spark.ssl.enabled`
-    and the like) a job is refused, unless `accept_plain_text` says that the disks and the network are safe without.
+    Files are in plain text, and so is what travels with `tls.mode=never`, or to Spark's shuffle service by another
+    way than the engine of `spark.network.crypto.enabled`. So where Spark is told to encrypt these
+    (`spark.io.encryption.enabled`; `spark.ssl.rpc.enabled` and the like) a job is refused, unless `accept_plain_text`
+    says that the disks and the network are safe without.
     """
 
     accept_plain_text: bool = False

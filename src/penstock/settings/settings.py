@@ -218,6 +218,7 @@ def _validate(settings: Settings) -> None:
         (settings.environment.scope in ("host", "executor"), "environment.scope", "must be host or executor"),
         (settings.environment.lease_timeout > 0, "environment.leaseTimeout", "must be positive"),
         (settings.ess.port < 1 << 16, "ess.port", "must be below 65536"),
+        (settings.ess.engine_version < 3, "ess.engineVersion", "must be 1 or 2, or 0: as Spark's conf has it"),
         (settings.ess.retry_timeout > 0, "ess.retryTimeout", "must be positive"),
         (settings.ess.request_timeout > 0, "ess.requestTimeout", "must be positive"),
         (settings.remote.retry_timeout > 0, "remote.retryTimeout", "must be positive"),

@@ -11,6 +11,7 @@ from penstock.errors import PlanError, SettingError
 from penstock.graph.job_graph import JobGraph
 from penstock.settings import PREFIX, Settings
 from penstock.shuffle import load_service
+from penstock.spark.shuffle_service import cipher_of, is_true
 
 _DIED = ("Python worker exited unexpectedly", "Python worker crashed", "PYTHON_WORKER_EXITED")
 _MISSING = re.compile(r"No module named '([^']+)'")
@@ -25,6 +26,7 @@ _OF_FILES = "spark.io.encryption.enabled"
 _WEB_PAGES = ("spark.ssl.ui.enabled", "spark.ssl.standalone.enabled", "spark.ssl.historyServer.enabled")
 """These encrypt pages for people to look at, which no row passes."""
 ACCEPTS_PLAIN_TEXT = f"{PREFIX}security.acceptPlainText"
+_ENGINE = ", or have its shuffle service encrypt by spark.network.crypto.enabled=true"
 
 
 def refuse_connect(spark: Any) -> None:
@@ -41,18 +43,18 @@ def refuse_connect(spark: Any) -> None:
 
 def refuse_conf(conf: Mapping[str, str], service: str) -> None:
     """Refuse settings of Spark under which pipelined stages would break."""
-    if _is_true(conf, "spark.speculation"):
+    if is_true(conf, "spark.speculation"):
         raise SettingError(
             "spark.speculation=true starts second attempts of running tasks, which a pipelined exchange"
             " cannot have: set spark.speculation=false"
         )
     for key in KILLERS:
-        if _is_true(conf, key):
+        if is_true(conf, key):
             raise SettingError(
                 f"{key}=true kills Python workers that wait for a slower stage (back-pressure): set it to false"
             )
     goes = not load_service(service).capabilities.outlives_executors
-    if goes and _is_true(conf, "spark.dynamicAllocation.enabled"):
+    if goes and is_true(conf, "spark.dynamicAllocation.enabled"):
         raise SettingError(
             f"spark.dynamicAllocation.enabled=true removes executors whose data the {service} shuffle service still"
             " holds: set it to false, or, where the cluster runs Spark's shuffle service, set"
@@ -63,27 +65,33 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
 def refuse_plain_text(conf: Mapping[str, str], settings: Settings) -> None:
     """Refuse a session that is told to encrypt what Penstock does not, unless that is accepted knowingly.
 
-    Penstock's own connections are encrypted off loopback, unless they are told not to be; its files never are, nor is
-    the way to Spark's shuffle service.
+    Penstock's own connections are encrypted off loopback, unless they are told not to be; its files never are. Those
+    to Spark's shuffle service are by the engine of `spark.network.crypto.enabled`, and by nothing else.
     """
     if settings.security.accept_plain_text:
         return
-    is_encrypted = settings.tls.mode != "never" and settings.shuffle.service != "spark_ess"
+    is_ess = settings.shuffle.service == "spark_ess"
+    is_encrypted = settings.tls.mode != "never" and (not is_ess or _has_cipher(conf, settings))
     wanted = sorted(
         key
         for key in conf
         if _ENCRYPTION.fullmatch(key)
         and key not in _WEB_PAGES
-        and _is_true(conf, key)
+        and is_true(conf, key)
         and (key == _OF_FILES or not is_encrypted)
     )
     if wanted:
         raise SettingError(
             f"{wanted[0]}=true asks Spark to encrypt, and Penstock's"
             f" {'files are' if is_encrypted else 'own connections and files are'} in plain text:"
-            " leave this pipeline to Spark's exchanges, or, if the network and the disks are safe without, set"
-            f" {ACCEPTS_PLAIN_TEXT}=true"
+            f" leave this pipeline to Spark's exchanges{_ENGINE if is_ess and not is_encrypted else ''}, or, if the"
+            f" network and the disks are safe without, set {ACCEPTS_PLAIN_TEXT}=true"
         )
+
+
+def _has_cipher(conf: Mapping[str, str], settings: Settings) -> bool:
+    """Tell whether what travels to Spark's shuffle service is encrypted."""
+    return (settings.ess.cipher or cipher_of(conf)).upper().startswith("AES/")
 
 
 def refuse_what_cannot_travel(graph: JobGraph) -> None:
@@ -143,7 +151,3 @@ def worker_hint(error: str, master: str) -> str:
         f" (a Python worker process was killed or crashed, and in {master} Spark never runs a task again: start Spark"
         f" with a number of attempts, such as local[{count},4], or on a cluster)"
     )
-
-
-def _is_true(conf: Mapping[str, str], key: str) -> bool:
-    return conf.get(key, "false").strip().lower() == "true"

@@ -8,9 +8,13 @@ from collections.abc import Mapping
 
 from pyspark import SparkContext
 
+from penstock.errors import SettingError
 from penstock.settings import Settings
 
 _APPLICATION, _PORT, _AUTHENTICATE = "spark.app.id", "spark.shuffle.service.port", "spark.authenticate"
+_CRYPTO, _CIPHER, _VERSION = (f"spark.network.crypto.{name}" for name in ("enabled", "cipher", "authEngineVersion"))
+_SPARKS_CIPHER = "AES/CTR/NoPadding"
+_TLS, _SASL = "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption"
 
 
 def with_shuffle_service(context: SparkContext, conf: Mapping[str, str], settings: Settings) -> Settings:
@@ -24,9 +28,39 @@ def with_shuffle_service(context: SparkContext, conf: Mapping[str, str], setting
         told["application"] = conf.get(_APPLICATION, "")
     if not ess.port and conf.get(_PORT, "").isdecimal():
         told["port"] = int(conf[_PORT])
-    if not ess.secret and conf.get(_AUTHENTICATE, "false").strip().lower() == "true":
+    if not ess.secret and is_true(conf, _AUTHENTICATE):
         told["secret"] = _secret(context)
+    if not ess.cipher:
+        cipher = cipher_of(conf)
+        told["cipher"] = "" if settings.security.accept_plain_text and cipher in (_TLS, _SASL) else cipher
+    if not ess.engine_version:
+        told["engine_version"] = _version(conf)
     return dataclasses.replace(settings, ess=dataclasses.replace(ess, **told))  # type: ignore[arg-type]
+
+
+def cipher_of(conf: Mapping[str, str]) -> str:
+    """The cipher by which Spark's conf has its shuffle encrypted, or an empty string.
+
+    TLS comes before the engine, and the engine before SASL, as in Spark. One of the two that are not spoken is named
+    by its switch.
+    """
+    if is_true(conf, _TLS):
+        return _TLS
+    if is_true(conf, _CRYPTO):
+        return conf.get(_CIPHER, "").strip() or _SPARKS_CIPHER
+    return _SASL if is_true(conf, _SASL) else ""
+
+
+def is_true(conf: Mapping[str, str], key: str) -> bool:
+    """Tell whether a switch of Spark's is on."""
+    return conf.get(key, "false").strip().lower() == "true"
+
+
+def _version(conf: Mapping[str, str]) -> int:
+    text = conf.get(_VERSION, "1").strip()
+    if not text.isdecimal():
+        raise SettingError(f"{_VERSION}={text!r} is no number: it is 1 or 2")
+    return int(text)
 
 
 def _secret(context: SparkContext) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError, ProtocolError, SettingError
 from penstock.services.fetching.wire import Address, Wire
+from penstock.services.spark_ess.engine import Encryption, EngineLogin
 from penstock.services.spark_ess.frames import Answer, Failure
 from penstock.services.spark_ess.messages import ask_folders, read_folders, register_executor
 from penstock.services.spark_ess.sasl import SaslLogin
@@ -39,17 +40,27 @@ class Access:
     secret: str = field(repr=False)
     port: int
     patience: float
+    encryption: Encryption | None
 
     @classmethod
     def of(cls, settings: EssSettings, application: str) -> Access:
-        """As the settings say; `application` is its name where they say none."""
-        return cls(
-            settings.application or application, settings.secret, settings.port or PORT, settings.retry_timeout
-        )
+        """As the settings say; `application` is its name where they say none. SettingError for an unknown cipher."""
+        encryption = Encryption.of(settings.cipher, settings.engine_version or 1)
+        if encryption is not None and not settings.secret:
+            raise SettingError(
+                f"{encryption.cipher} needs a secret that both sides know: set spark.authenticate and"
+                " spark.authenticate.secret, or spark.penstock.ess.secret"
+            )
+        name, port = settings.application or application, settings.port or PORT
+        return cls(name, settings.secret, port, settings.retry_timeout, encryption)
 
     def login(self) -> Login | None:
         """The login of a new connection."""
-        return SaslLogin(self.application, self.secret) if self.secret else None
+        if not self.secret:
+            return None
+        if self.encryption is None:
+            return SaslLogin(self.application, self.secret)
+        return EngineLogin(self.application, self.secret, self.encryption)
 
     def session(self) -> Session:
         """The protocol of a new connection."""

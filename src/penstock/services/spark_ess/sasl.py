@@ -3,7 +3,8 @@
 
 Rules: quality of protection is `auth`: who is there is proved once, and what follows is plain text. The service's
 own proof is checked too, so nobody without the secret passes for it. Limit: MD5 is what Spark's protocol asks for;
-a secret that is long and random bears that. A service that demands SASL encryption is refused.
+a secret that is long and random bears that. A service that demands SASL encryption is refused: its ciphers are 3DES
+and RC4.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import hmac
 import re
 import secrets
 import struct
+from typing import TYPE_CHECKING
 
 from penstock.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from penstock.services.spark_ess.seals import WireSeal
 
 _TAG = b"\xea"
 _USER = base64.b64encode(b"sparkSaslUser").decode()
@@ -28,6 +33,7 @@ class SaslLogin:
     """One login. Life: `first`, then `answer` until it gives None."""
 
     name = "SASL"
+    seal: WireSeal | None = None
 
     def __init__(self, application: str, secret: str) -> None:
         self._application = application
