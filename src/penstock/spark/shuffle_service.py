@@ -64,6 +64,13 @@ def _version(conf: Mapping[str, str]) -> int:
 
 
 def _secret(context: SparkContext) -> str:
-    jvm = context._jvm  # noqa: SLF001 - PySpark has no way of its own
+    """The secret, from a manager of it like the one that Spark's context has.
+
+    Py4J can't look at the class of Spark's environment, which has that one: it names classes of a library that the
+    package does not bring.
+    """
+    jvm, scala = context._jvm, context._jsc.sc()  # noqa: SLF001 - PySpark has no way of its own
     assert jvm is not None  # noqa: S101 - a context that runs has one
-    return str(jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey() or "")
+    managers = jvm.org.apache.spark.SecurityManager
+    rest = [getattr(managers, f"$lessinit$greater$default${number}")() for number in (2, 3)]
+    return str(managers(scala.conf(), *rest).getSecretKey() or "")
