@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.api.grouping import aggregated, plain_aggregations
+from penstock.api.group_verbs import GroupVerbs
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep
 from penstock.api.narrow import rows_argument
@@ -32,7 +32,7 @@ from penstock.operators.keys import refuse_ungroupable
 
 
 @suggests_arguments
-class KeyedStream(Stream):
+class KeyedStream(GroupVerbs, Stream):
     """A stream after an exchange by key: aggregations and functions over groups."""
 
     __slots__ = ("_choice", "_keys", "_spec", "_upstream")
@@ -75,17 +75,6 @@ class KeyedStream(Stream):
         self._upstream.unpersist()
         return self
 
-    def agg(self, *exprs: Any, **aggregations: tuple[str, str]) -> Stream:
-        """Aggregate each group: `agg(n=("word", "count"), total=("price", "sum"))`.
-
-        Also PySpark's forms: `agg({"price": "sum"})`, `agg(F.sum("price").alias("total"))`, or that as SQL. Partial
-        results are made before the exchange and merged after it. `("*", "count")` counts rows. A sum that leaves its
-        type is an error where `spark.sql.ansi.enabled` is on now, as in Spark.
-        """
-        wanted = aggregated(self._upstream.schema, self.session, exprs, aggregations)
-        upstream = self._upstream if wanted.inputs is None else self._upstream.projected(wanted.inputs)
-        return KeyedStream(upstream, self._keys, self._spec, self._choice).reduced(wanted.aggregations)
-
     def reduced(self, wanted: Sequence[Aggregation]) -> Stream:
         """Each group as one row: its key and these aggregates of it, of which there may be none.
 
@@ -101,30 +90,11 @@ class KeyedStream(Stream):
         before = upstream.applied(partial, plan.state_schema)
         return before.exchanged(self._spec, self._choice).applied(final, plan.result_schema)
 
-    def count(self) -> Stream:
-        """The number of rows of each group, as column `count`; lazy, as PySpark's `groupBy(...).count()`."""
-        return self.agg(count=("*", "count"))
+    def _ungrouped(self) -> tuple[Stream, tuple[str, ...]]:
+        return self._upstream, self._keys
 
-    def sum(self, *cols: str) -> Stream:
-        """The sum of each column, by default of all numeric ones, named `sum(v)`; likewise the verbs below."""
-        return self._each("sum", cols)
-
-    def avg(self, *cols: str) -> Stream:
-        """The mean of each column."""
-        return self._each("avg", cols)
-
-    mean = avg
-
-    def min(self, *cols: str) -> Stream:
-        """The least value of each column."""
-        return self._each("min", cols)
-
-    def max(self, *cols: str) -> Stream:
-        """The greatest value of each column."""
-        return self._each("max", cols)
-
-    def _each(self, function: str, cols: tuple[str, ...]) -> Stream:
-        return self.reduced(plain_aggregations(self._upstream.schema, self._keys, function, cols))
+    def _reduced(self, rows: Stream, wanted: Sequence[Aggregation]) -> Stream:
+        return KeyedStream(rows, self._keys, self._spec, self._choice).reduced(wanted)
 
     def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Stream:
         """Apply `func([key,] table) -> table`, or its iterator form, to each group."""

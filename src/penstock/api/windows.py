@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.types as pt
 
 from penstock.api.expressions import ExpressionReader, is_spark_column, projected
-from penstock.api.grouping import aggregated, grouped_keys, plain_aggregations
+from penstock.api.group_verbs import GroupVerbs
+from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_step
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import ExchangeChoice
@@ -126,7 +127,7 @@ def _named(made: Any, name: str) -> Any:
 
 
 @suggests_arguments
-class WindowedStream:
+class WindowedStream(GroupVerbs):
     """Rows by a window, and perhaps other keys: the aggregations of each. Immutable and lazy."""
 
     __slots__ = ("_choice", "_columns", "_stream", "_windows")
@@ -145,41 +146,12 @@ class WindowedStream:
                 raise AttributeError(name)
             raise missing_step("a stream by windows", name, _INSTEAD, dir(self))
 
-    def agg(self, *exprs: Any, **aggregations: tuple[str, str]) -> Stream:
-        """Aggregate each window of each key; forms and functions are those of `KeyedStream.agg`."""
-        wanted = aggregated(self._stream.schema, self._stream.session, exprs, aggregations)
-        stream = self._stream if wanted.inputs is None else self._stream.projected(wanted.inputs)
-        return self._reduced(stream, wanted.aggregations)
+    def _ungrouped(self) -> tuple[Stream, tuple[str, ...]]:
+        return self._stream, self._columns
 
-    def count(self) -> Stream:
-        """The number of rows, as column `count`."""
-        return self.agg(count=("*", "count"))
-
-    def sum(self, *cols: str) -> Stream:
-        """The sum of each column, by default of all numeric ones, named `sum(v)`; likewise the verbs below."""
-        return self._each("sum", cols)
-
-    def avg(self, *cols: str) -> Stream:
-        """The mean of each column."""
-        return self._each("avg", cols)
-
-    mean = avg
-
-    def min(self, *cols: str) -> Stream:
-        """The least value of each column."""
-        return self._each("min", cols)
-
-    def max(self, *cols: str) -> Stream:
-        """The greatest value of each column."""
-        return self._each("max", cols)
-
-    def _each(self, function: str, cols: tuple[str, ...]) -> Stream:
-        return self._reduced(self._stream, plain_aggregations(self._stream.schema, self._columns, function, cols))
-
-    def _reduced(self, stream: Stream, wanted: Sequence[Aggregation]) -> Stream:
-        """One row for each window and key."""
+    def _reduced(self, rows: Stream, wanted: Sequence[Aggregation]) -> Stream:
         keys = tuple(name for name in self._columns if name != self._windows.name)
-        stream = _narrow(stream, [*keys, self._windows.column, *(item.column for item in wanted)])
+        stream = _narrow(rows, [*keys, self._windows.column, *(item.column for item in wanted)])
         spec = WindowSpec(stream.schema, self._columns, self._windows, tuple(wanted), stream.is_ansi())
         partial = stream.applied(PartialWindows(spec), spec.plan.state_schema)
         choice = self._choice if keys else ExchangeChoice(1, self._choice.mode, self._choice.service)
