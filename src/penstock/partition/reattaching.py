@@ -42,10 +42,28 @@ class ReattachableParent(Protocol):
         """The reader has left; the buffers are to be recycled."""
 
 
+class _WholeMessages:
+    """The slices of a message whose beginning was dropped are dropped too, until another message begins."""
+
+    __slots__ = ("_is_amid",)
+
+    def __init__(self) -> None:
+        self._is_amid = False
+
+    def cut(self) -> None:
+        """The slices up to here were dropped, perhaps in the middle of a message."""
+        self._is_amid = True
+
+    def takes(self, buffer: BufferSlice) -> bool:
+        """Tell whether this slice is of a message that is there from its beginning on."""
+        self._is_amid = self._is_amid and buffer.continues
+        return not self._is_amid
+
+
 class ReattachableSubpartition(PipelinedSubpartition):
     """One subpartition whose readers may follow each other."""
 
-    __slots__ = ("_barrier", "_closing", "_partition", "_skips")
+    __slots__ = ("_barrier", "_closing", "_messages", "_partition")
 
     def __init__(self, index: int, parent: ReattachableParent) -> None:
         super().__init__(index, parent)
@@ -54,13 +72,11 @@ class ReattachableSubpartition(PipelinedSubpartition):
         """The words that end the data, as far as they were said."""
         self._barrier = b""
         """That of the last epoch that has ended."""
-        self._skips = False
-        """True until a message begins: what comes belongs to one whose beginning was dropped."""
+        self._messages = _WholeMessages()
 
     def add(self, buffer: BufferSlice) -> bool:
         """Queue a slice. False when nobody will read it: then it is the caller's to recycle."""
-        self._skips = self._skips and buffer.continues
-        return not self._skips and super().add(buffer)
+        return self._messages.takes(buffer) and super().add(buffer)
 
     def add_event(self, payload: bytes, data_type: int) -> bool:
         """As `PipelinedSubpartition.add_event`."""
@@ -77,7 +93,7 @@ class ReattachableSubpartition(PipelinedSubpartition):
             self._view.silence()
             self.consume()
         self._lifecycle.move(SubpartitionEvent.ATTACH)
-        self._skips = True
+        self._messages.cut()
         anew = encode_event(Reattached(self._barrier))
         self._queue.extend(BufferOrEvent(DataType.EVENT, payload, self.index) for payload in (anew, *self._closing))
         self._view = PipelinedView(self, listener)

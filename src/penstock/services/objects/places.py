@@ -28,8 +28,8 @@ from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 
 NAMED, OPEN, DATA, INDEX, FAILED, RELEASED = "named", "open.", "data", "index", "failed", "released"
 _PARTIAL = ".partial"
-_HEAD = struct.Struct("<4sIIQ")
-_MAGIC = b"POI1"
+_HEAD = struct.Struct("<IIIQ")
+_VERSION = 1
 _BLOCK = struct.Struct("<IIQ")
 _SUM = struct.Struct("<QQQ")
 
@@ -53,17 +53,17 @@ class PartitionIndex:
         """Its bytes."""
         body = b"".join(_BLOCK.pack(*block) for block in self.blocks)
         body += b"".join(_SUM.pack(each.rows, each.bytes, each.checksum) for each in self.sums)
-        return _HEAD.pack(_MAGIC, len(self.blocks), len(self.sums), xxhash.xxh3_64_intdigest(body)) + body
+        return _HEAD.pack(_VERSION, len(self.blocks), len(self.sums), xxhash.xxh3_64_intdigest(body)) + body
 
     @classmethod
     def read(cls, data: memoryview) -> PartitionIndex:
         """Inverse of `packed`; IncompleteDataError for damage."""
         if len(data) < _HEAD.size:
             raise IncompleteDataError(f"its index has {len(data)} bytes")
-        magic, blocks, sums, checksum = _HEAD.unpack_from(data)
+        version, blocks, sums, checksum = _HEAD.unpack_from(data)
         body = data[_HEAD.size :]
         end = blocks * _BLOCK.size
-        if magic != _MAGIC or len(body) != end + sums * _SUM.size or xxhash.xxh3_64_intdigest(body) != checksum:
+        if version != _VERSION or len(body) != end + sums * _SUM.size or xxhash.xxh3_64_intdigest(body) != checksum:
             raise IncompleteDataError("its index is damaged")
         places = tuple(BlockPlace(*each) for each in _BLOCK.iter_unpack(body[:end]))
         return cls(places, tuple(EndOfPartition(*each) for each in _SUM.iter_unpack(body[end:])))
