@@ -20,6 +20,31 @@ IN_ROOMS = {
     "abandoned": ({"checkpoint", "job"}, "a checkpoint is given up"),
 }
 """Words that these rooms do without."""
+MEANT = {
+    "line": {
+        *("CsvLines", "JsonLines", "TextLines", "BadLines", "_Lines"),  # of text
+        *("HostLine", "ManagerLine", "MasterLine", "ServiceLine", "WorkerLine", "WorkerLines"),  # made anew
+    },
+    "frame": {
+        *("BulkFrame", "OutgoingFrame", "TaskFrames"),  # on a connection
+        *("CoGroupedDataFrame", "ConfirmDataFrame", "DropDataFrame", "GroupedDataFrame", "JobFrames", "QueryFrames"),
+        "AsFrames",  # of pandas
+    },
+    "part": {
+        *("DiscardPart", "HandOverPart", "HandedPart", "SavedParts", "_Part"),  # of a checkpoint
+        *("GateParts", "JobParts", "LayoutParts", "Part", "SlowPart", "StoredPart", "TaskParts", "_Parts"),  # a share
+        "_PatternPart",
+    },
+    "place": {"_FixedPlaces"},
+}
+"""The classes that are called so, in the sense of the glossary."""
+DEVIATING = {
+    "place": {
+        *("HttpPlace", "PagePlace"),  # an address
+        *("Place", "Places", "RowPlaces", "_Places"),  # a folder's name, positions of rows
+    }
+}
+"""Those in another sense. The list grows shorter, never longer."""
 DATAFRAME = re.compile(r"(?<!data)(?<!Data)frames?(?![a-z])|(?<!Data)Frames?(?![a-z])")
 
 
@@ -47,6 +72,18 @@ def test_names_have_words_in_one_sense() -> None:
             if room in rooms:
                 wrong.append(f"{where}: {name}: {why}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_a_class_is_called_so_in_the_sense_of_the_glossary(word: str) -> None:
+    """A new one is entered with its sense, or gets another name; one that is gone leaves the list."""
+    found = {
+        node.name
+        for module in modules("src/penstock")
+        for node in module.classes()
+        if WORD.findall(node.name)[-1].lower() in (word, f"{word}s")
+    }
+    assert found == MEANT[word] | DEVIATING.get(word, set())
 
 
 def test_a_frame_is_no_dataframe() -> None:

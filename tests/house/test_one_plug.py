@@ -44,7 +44,7 @@ def test_there_is_one_protocol_for_each_end(member: str) -> None:
 
 @pytest.mark.parametrize("end", MEMBERS, ids=lambda end: end.__name__)
 def test_an_end_has_few_members(end: type) -> None:
-    """What a plug-in must write; a member that it may leave out would be asked for everywhere."""
+    """A plug-in must write them all; a member that it may leave out would be asked for everywhere."""
     own = {name for name, _ in inspect.getmembers(end) if name in vars(end) and not name.startswith("_")}
     assert 0 < len(own) <= MEMBERS[end]
     asked = [

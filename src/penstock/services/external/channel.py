@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import (
-    PartitionError,
-    PartitionLostError,
     PartitionNotProducedError,
     PartitionReleasedError,
     ProducerFailedError,
@@ -25,11 +23,10 @@ from penstock.external.requests import CHUNK_BYTES, FindRange, FoundRange, KeptS
 from penstock.link.control import carried_error
 from penstock.link.wire import Plain, from_wire
 from penstock.partition.file_header import damaged
-from penstock.partition.file_input import FileOrigin
-from penstock.plugin.partition_errors import about
 from penstock.services.external.fetches import ReceivedPiece, WantedPiece
-from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
-from penstock.shuffle import ChannelDescriptor, EndOfPartition, Received
+from penstock.services.fetching.extent_batches import FetchedExtent
+from penstock.services.fetching.extent_channel import ExtentChannel
+from penstock.shuffle import ChannelDescriptor, EndOfPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,23 +57,18 @@ class _Neighbours:
         return memoryview(b"".join(memoryview(self.pieces[offset]).cast("B") for offset in sorted(self.pieces)))
 
 
-class ExternalChannel:
+class ExternalChannel(ExtentChannel):
     """Life: `wants` and `took` in turns, `next` as long as it gives something; `is_over` at the end."""
 
     def __init__(self, number: int, wanted: ChannelDescriptor, schema: pa.Schema, deadline: float) -> None:
-        source = wanted.source
-        self.number = number
-        self.wanted = wanted
+        super().__init__(number, wanted, schema, "of the host service")
         self._deadline = deadline
-        self._origin = FileOrigin(source.partition, source.address.removeprefix("tcp://"))
-        self._rows = ExtentBatches(number, schema, self._origin, "of the host service")
         self._due: float | None = 0.0
         self._began: float | None = None
         self._fetching: dict[WantedPiece, _Neighbours] = {}
         self._in_order: deque[_Neighbours] = deque()
         """Those that were not given yet, in the order of the rows."""
         self._end: EndOfPartition | None = None
-        self._batches: deque[Iterator[Received]] = deque()
         self._is_closed = False
 
     @property
@@ -117,21 +109,6 @@ class ExternalChannel:
                 raise self._error(PartitionNotProducedError, f"was not produced within {limit}")
         self._due = now + _AGAIN_SECONDS
         return []
-
-    def next(self) -> Received | None:
-        """The next batch or event that is there. Raises IncompleteDataError for what is not as it was written."""
-        while self._batches:
-            received = next(self._batches[0], None)
-            if received is not None:
-                return received
-            self._batches.popleft()
-        return None
-
-    def lose(self, cause: str) -> PartitionLostError:
-        """Its service is gone: the error for whoever reads."""
-        error = self._error(PartitionLostError, f"is lost: {cause}")
-        assert isinstance(error, PartitionLostError)  # noqa: S101 - what it was made from
-        return error
 
     def _answer(self, plain: Plain) -> FoundRange:
         if plain.get("error") is None:
@@ -176,9 +153,6 @@ class ExternalChannel:
             wanted = self.wanted
             last = wanted.subpartition + wanted.count - 1
             self._batches.append(self._rows.closing(self._end, f"subpartitions {wanted.subpartition} to {last}"))
-
-    def _error(self, kind: type[PartitionError], what: str) -> PartitionError:
-        return about(self.wanted.source.partition, kind(f"{self._origin} {what}"))
 
 
 def _neighbours(extents: list[FetchedExtent]) -> Iterator[_Neighbours]:

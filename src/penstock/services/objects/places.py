@@ -34,8 +34,8 @@ _BLOCK = struct.Struct("<IIQ")
 _SUM = struct.Struct("<QQQ")
 
 
-class BlockPlace(NamedTuple):
-    """The place of a block: its file, its bytes with its head, its offset."""
+class BlockSpan(NamedTuple):
+    """The bytes of a block: its file, their number with its head, their offset."""
 
     file: int
     size: int
@@ -46,7 +46,7 @@ class BlockPlace(NamedTuple):
 class PartitionIndex:
     """The blocks of a partition, and the sums of each of its files."""
 
-    blocks: tuple[BlockPlace, ...]
+    blocks: tuple[BlockSpan, ...]
     sums: tuple[EndOfPartition, ...]
 
     def packed(self) -> bytes:
@@ -65,8 +65,8 @@ class PartitionIndex:
         end = blocks * _BLOCK.size
         if version != _VERSION or len(body) != end + sums * _SUM.size or xxhash.xxh3_64_intdigest(body) != checksum:
             raise IncompleteDataError("its index is damaged")
-        places = tuple(BlockPlace(*each) for each in _BLOCK.iter_unpack(body[:end]))
-        return cls(places, tuple(EndOfPartition(*each) for each in _SUM.iter_unpack(body[end:])))
+        spans = tuple(BlockSpan(*each) for each in _BLOCK.iter_unpack(body[:end]))
+        return cls(spans, tuple(EndOfPartition(*each) for each in _SUM.iter_unpack(body[end:])))
 
 
 class ObjectFolder:

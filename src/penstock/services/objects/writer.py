@@ -13,7 +13,7 @@ from penstock.partition.file_output import FileOptions
 from penstock.partition.region_writer import RegionWriter
 from penstock.plugin.writer import RowStore
 from penstock.remote.blocks import HEAD
-from penstock.services.objects.places import DATA, FAILED, INDEX, OPEN, BlockPlace, ObjectFolder, PartitionIndex
+from penstock.services.objects.places import DATA, FAILED, INDEX, OPEN, BlockSpan, ObjectFolder, PartitionIndex
 from penstock.services.remote.block_sink import BlockSink
 from penstock.services.remote.push_queue import PushedBlock
 from penstock.settings import BlockingSettings
@@ -39,7 +39,7 @@ class ObjectRows(RowStore):
         name = f"partition {descriptor.shuffle.partition}"
         self._regions = RegionWriter(self._sink, name, descriptor.schema, wanted.subpartitions, options)
         self._stream: NativeFile | None = None
-        self._blocks: list[BlockPlace] = []
+        self._blocks: list[BlockSpan] = []
         self._offset = 0
 
     @property
@@ -93,7 +93,7 @@ class ObjectRows(RowStore):
                 for part in (block.head, *block.parts):
                     stream.write(part)
                 size = HEAD.size + block.length
-                self._blocks.append(BlockPlace(block.file, size, self._offset))
+                self._blocks.append(BlockSpan(block.file, size, self._offset))
                 self._offset += size
         except OSError as error:
             raise StorageError(f"{self._place} can't be written: {error}") from error

@@ -14,7 +14,6 @@ A service knows files and nothing of partitions, so the answer is put together f
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -23,15 +22,13 @@ from typing import TYPE_CHECKING
 from penstock.errors import (
     AuthenticationError,
     PartitionError,
-    PartitionLostError,
     PartitionNotProducedError,
     PartitionReleasedError,
     ProducerFailedError,
 )
 from penstock.partition.file_header import damaged
-from penstock.partition.file_input import FileOrigin
-from penstock.plugin.partition_errors import about
-from penstock.services.fetching.extent_batches import ExtentBatches, FetchedExtent
+from penstock.services.fetching.extent_batches import FetchedExtent
+from penstock.services.fetching.extent_channel import ExtentChannel
 from penstock.services.spark_ess.fetches import Fetched, Wanted
 from penstock.services.spark_ess.manifest import ExtentRun, Manifest
 from penstock.services.spark_ess.messages import Block
@@ -65,17 +62,14 @@ class ChannelPatience:
     host: float
 
 
-class ChannelReader:
+class ChannelReader(ExtentChannel):
     """Life: `wants` and `took` in turns, `next` as long as it gives something; `is_over` at the end."""
 
     def __init__(self, number: int, wanted: ChannelDescriptor, schema: pa.Schema, patience: ChannelPatience) -> None:
-        source = wanted.source
-        self.number = number
-        self.wanted = wanted
-        self._patience = patience
-        self._place = Place.from_text(source.location)
-        self._origin = FileOrigin(source.partition, source.address.removeprefix("tcp://"))
+        self._place = Place.from_text(wanted.source.location)
         self._path = names_of(self._place.number)[0]
+        super().__init__(number, wanted, schema, self._path)
+        self._patience = patience
         self._stage = Stage.WAITING
         self._asked: dict[Wanted, ExtentRun | None] = {}
         self._due = 0.0
@@ -85,8 +79,6 @@ class ChannelReader:
         self._broken = ""
         """The reason for which data could not be read, though the manifest was there."""
         self._manifest: Manifest | None = None
-        self._rows = ExtentBatches(number, schema, self._origin, self._path)
-        self._batches: deque[Iterator[Received]] = deque()
 
     @property
     def is_over(self) -> bool:
@@ -135,21 +127,6 @@ class ChannelReader:
                 return self._later(now, fetched.error)
             case _:
                 return self._ask_marks()
-
-    def next(self) -> Received | None:
-        """The next batch or event that is there. Raises IncompleteDataError for what is not as it was written."""
-        while self._batches:
-            received = next(self._batches[0], None)
-            if received is not None:
-                return received
-            self._batches.popleft()
-        return None
-
-    def lose(self, cause: str) -> PartitionLostError:
-        """Its service is gone: the error for whoever reads."""
-        error = self._error(PartitionLostError, f"is lost: {cause}")
-        assert isinstance(error, PartitionLostError)  # noqa: S101 - what it was made from
-        return error
 
     def _question(self, block: Block, *, is_doubtful: bool = True) -> Wanted:
         return Wanted(self.number, self._place.executor, block, is_doubtful=is_doubtful)
@@ -224,6 +201,3 @@ class ChannelReader:
         assert manifest is not None  # noqa: S101 - it was what said that this is all
         expected = manifest.end(wanted.subpartition, wanted.count)
         return self._rows.closing(expected, f"subpartitions from {wanted.subpartition} on")
-
-    def _error(self, kind: type[PartitionError], what: str) -> PartitionError:
-        return about(self.wanted.source.partition, kind(f"{self._origin} {what}"))
