@@ -59,7 +59,7 @@ class EssHarness:
         self.conf = {
             "spark.penstock.ess.port": str(service.port),
             "spark.penstock.ess.application": application,
-            "spark.penstock.ess.retryTimeout": "3s",
+            "spark.penstock.ess.retryTimeout": "10s",
             "spark.penstock.ess.requestTimeout": "5s",
             **(conf or {}),
         }

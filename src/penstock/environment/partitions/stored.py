@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stored partition on the environment's side: its memory, its files, its readers and its end.
+"""A stored partition on the environment's side: its memory, its readers and its end.
 
-The shell around `partition.stored_partition`: it carries out what that says. Orders are carried out in threads, one
-at a time for a partition. Once it is finished and everything is stored, an index is written, by its producer where
-that stores everything, and whoever comes then reads the files by it. The files go with the first of its ends, but
-never while a thread of this process still writes them. Storage that fails takes the partition along: unfinished it
-has failed, and its producer is told at once; finished it is lost.
+The shell around `partition.stored_partition`: it carries out what that says, on its files in threads (`StoredFiles`).
+Once it is finished and everything is stored, an index is written, by its producer where that stores everything, and
+whoever comes then reads the files by it. Storage that fails takes the partition along: unfinished it has failed, and
+its producer is told at once; finished it is lost.
 """
 
 from __future__ import annotations
@@ -14,23 +13,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.view import BufferOrEvent, DataListener
 from penstock.environment.memory import HostMemory, MemoryArbiter
-from penstock.environment.partitions.folders import PartitionFolder, remove_folder
 from penstock.environment.partitions.producers import Producers
 from penstock.environment.partitions.storage import Storage
+from penstock.environment.partitions.stored_files import StoredFiles
 from penstock.environment.partitions.views import LocalView, ServedView
 from penstock.errors import PenstockError, ProtocolError, StorageError
 from penstock.partition.answers import end_error
-from penstock.partition.data_file import DataFile
 from penstock.partition.endings import Endings
 from penstock.partition.extents import Extent
-from penstock.partition.file_header import FileHeader
 from penstock.partition.file_input import FileOrigin
-from penstock.partition.index import pack_extents, write_index
 from penstock.partition.instructions import Announce, Recycle, Remove, StoreRuns, Wake, WriteIndex
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.partition.stored import StoredRows
@@ -40,8 +36,6 @@ from penstock.partition.stored_partition import StoredPartition
 from penstock.partition.storing import StoredRules
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import decode_event
-
-T = TypeVar("T")
 
 SETTLE_SECONDS = 1.0
 """A finished partition that has memory is stored after this time: those of a short job are read and gone by then."""
@@ -93,9 +87,7 @@ class StoredResult(Endings):
         self._memory = partitions.memory
         self._arbiter = partitions.arbiter
         self._storage = partitions.storage
-        self._folder = PartitionFolder(self._storage.folders, partition)
-        self._disk = DataFile(partition, subpartitions, self._folder.path, self._storage.reserve)
-        self._working = 0
+        self._files = StoredFiles(self.core, self._storage)
 
     @property
     def partition_id(self) -> PartitionId:
@@ -125,7 +117,7 @@ class StoredResult(Endings):
     @property
     def folder(self) -> str:
         """The folder of its files; empty as long as there is none."""
-        return str(self._folder.made or "")
+        return self._files.folder
 
     def size(self, segment_size: int) -> int:
         """The bytes that it holds, in files as far as they are complete."""
@@ -187,7 +179,7 @@ class StoredResult(Endings):
     def give_up_writing(self, cause: BaseException | str, *, is_storage: bool) -> None:
         """The producer has failed; `is_storage`: the next partitions go to another disk."""
         if is_storage:
-            self.note_storage_failure()
+            self._files.note_failure()
         self.fail(cause)
 
     def settle(self) -> None:
@@ -212,13 +204,13 @@ class StoredResult(Endings):
             if not self.state.is_end:
                 told(str(folder))
 
-        self._work(self._folder.path, made, self.give_up)
+        self._files.work(self._files.make_folder, made, self.give_up)
 
     async def make_folder(self) -> str:
         """Make the folder for a producer that stores everything; raises what is wrong with it, or the partition."""
         made: asyncio.Future[Path] = asyncio.get_running_loop().create_future()
-        self._work(
-            self._folder.path,
+        self._files.work(
+            self._files.make_folder,
             lambda folder: None if made.done() else made.set_result(folder),
             lambda error: None if made.done() else made.set_exception(error),
         )
@@ -228,12 +220,6 @@ class StoredResult(Endings):
         """The producer may store; raises the answer that fits where the partition has ended meanwhile."""
         self._check_alive()
         self.core.begin()
-
-    def note_storage_failure(self) -> None:
-        """Its folder took no more: the next partitions go elsewhere."""
-        folder = self._folder.made
-        if folder is not None:
-            self._storage.folders.note_failure(folder)
 
     # The readers.
 
@@ -291,7 +277,7 @@ class StoredResult(Endings):
             return
         told = error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
         if isinstance(error, StorageError):
-            self.note_storage_failure()
+            self._files.note_failure()
         writer, registry = self.writer, self._producers.registry
         if self.core.is_finished:
             registry.lose([self.partition_id], str(told))
@@ -320,7 +306,7 @@ class StoredResult(Endings):
                 case Remove():
                     self._producers.registry.bury(self.partition_id)
                     self._arbiter.drop(self)
-                    self._remove_if_idle()
+                    self._files.remove()
 
     @property
     def _may_lease(self) -> bool:
@@ -355,50 +341,20 @@ class StoredResult(Endings):
             self._obey()
             self._arbiter.stepped()
 
-        self._work(lambda: self._disk.write(runs), stored, failed)
+        self._files.work(lambda: self._files.write(runs), stored, failed)
 
     def _write_index(self) -> None:
         """Everything is stored: write the index, in a thread."""
         if not self.folder:
             return  # there is nothing to be read but ends
-        core = self.core
-
-        def write() -> int:
-            self._disk.close()
-            lists = (pack_extents(core.extents(number)) for number in range(core.subpartitions))
-            return write_index(self._folder.path(), FileHeader(core.partition_id, core.subpartitions), lists)
 
         def written(_: int) -> None:
-            core.indexed()
+            self.core.indexed()
             self._obey()
             self._arbiter.drop(self)  # it holds no memory, and will hold none
 
-        self._work(write, written, self.give_up)
-
-    def _work(
-        self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]
-    ) -> None:
-        """Do something that waits, in a thread; the files stay until it has ended."""
-
-        def worked(result: Callable[[], None]) -> None:
-            result()
-            self._working -= 1
-            if self.state.is_end:
-                self._remove_if_idle()
-
-        self._working += 1
-        self._storage.run(
-            work, lambda result: worked(lambda: done(result)), lambda error: worked(lambda: failed(error))
-        )
+        self._files.work(self._files.write_index, written, self.give_up)
 
     def _check_alive(self) -> None:
         if self.state.is_end:
             raise end_error(self.partition_id, self.state, self.cause, self._producers.host)
-
-    def _remove_if_idle(self) -> None:
-        if self._working:
-            return
-        folder = self._folder.made
-        self._disk.remove()
-        if folder is not None:
-            self._storage.run(lambda: remove_folder(folder), lambda _: None, lambda _: None)
