@@ -27,6 +27,7 @@ from penstock.connection.sockets import TcpTransport
 from penstock.connection.tls import AHEAD, RECORD, TlsEndpoint, TlsTransport
 from penstock.connection.transport import Endpoint, Transport, binding_of, is_loopback, split_host
 from penstock.errors import AuthenticationError, EnvironmentLostError, SettingError
+from penstock.remote.peers import own_protection
 from penstock.services.fetching.sealed import SealedSession
 from penstock.settings import Settings, TlsSettings
 
@@ -99,6 +100,19 @@ def test_who_has_the_secret_and_another_certificate_is_not_trusted() -> None:
                 await opened(Protection(certificate()), address)
             await wait_until(lambda: here.door.refused == 1)
             assert not here.inside
+
+    run(main, "asyncio")
+
+
+def test_services_of_certificates_that_they_make_know_each_other_by_their_secret() -> None:
+    """A manager and a worker off loopback, without `--certificate`: each has made one of its own."""
+
+    async def main() -> None:
+        async with entrance(own_protection("10.1.0.5", None)) as (here, address):
+            (await opened(own_protection("10.1.0.6", None), address)).close()
+            with pytest.raises(AuthenticationError):
+                await opened(own_protection("10.1.0.6", None), address, b"not the secret of manager and workers")
+            assert len(here.inside) == here.door.refused == 1
 
     run(main, "asyncio")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -110,11 +110,15 @@ def address_of(text: str) -> str:
 
 
 def own_protection(host: str, certificate: Certificate | None) -> Protection:
-    """The protection of a service at this address: its certificate, or one that is made, but on loopback none."""
+    """The protection of a service at this address: its certificate, or one that is made, but on loopback none.
+
+    One that is made names no authority: each service makes its own, and they know each other by their secret alone,
+    which is proved for exactly the certificate that was shown.
+    """
     if certificate is None and not is_loopback(host):
         from penstock.connection.certificates import new_certificate
 
-        certificate = new_certificate("penstock")
+        certificate = replace(new_certificate("penstock"), authorities=b"")
     return Protection(certificate)
 
 
