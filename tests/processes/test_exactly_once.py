@@ -28,7 +28,7 @@ from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
 from penstock.checkpoint.savepoints import SavepointFolder
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.errors import JobCancelledError
+from penstock.errors import JobCancelledError, PlanError
 from penstock.graph.streaming import CONTINUOUS, StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
@@ -268,7 +268,13 @@ def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nurs
         victim = chance.choice(VICTIMS)
         if victim == "driver":
             clusters.append(ProcessCluster(nursery))
-            former, handle = handle, start_shape(clusters[-1], shape, places, rows, chance)
+            former = handle
+            try:
+                handle = start_shape(clusters[-1], shape, places, rows, chance)
+            except PlanError as refusal:  # it has ended meanwhile, so there is nothing to take over
+                if "has ended" not in str(refusal):
+                    raise
+                break
             give_way(former, lambda places=places, rows=rows: shape.faults(places.output, rows) == [])
         else:
             strike(victim, clusters[-1], chance)

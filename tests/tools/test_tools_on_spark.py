@@ -70,7 +70,7 @@ def test_ways_of_rows_beside_a_ping(sessions: Sessions, capsys: pytest.CaptureFi
     queries = ["--query", "function", "--query", "window"]
     assert row_ways.main(["--seconds", "1", "--rate", "1000", "--json", *queries]) == 0
     function, window = map(json.loads, capsys.readouterr().out.splitlines())
-    assert function["rows"] == 1000
+    assert function["rows"] in (999, 1000)  # times are rounded, also that from which rows count
     assert window["rows"] >= 10 * row_ways.KEYS
     assert all(each["ping"][share] > 0 for each in (function, window) for share in ("50", "99", "99.9"))
 
