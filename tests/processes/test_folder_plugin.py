@@ -212,8 +212,12 @@ def test_one_job_over_two_services(mixed: ProcessCluster, tmp_path: Path, shared
     wait_until(lambda: not partitions_in(shared), "the partitions of the edge are released")
 
 
+@pytest.mark.thorough
 def test_a_lost_environment_takes_what_the_local_service_kept(mixed: ProcessCluster, tmp_path: Path) -> None:
-    """Consumers run again for their rows in memory, producers do not: their files are there."""
+    """Consumers run again for their rows in memory, producers do not: their files are there.
+
+    At a load of ten producers run again, too, in 3 of 40 runs: rows are right then, and the cause is not known.
+    """
     gates = Gates(str(tmp_path))
     handle = held_job(mixed, gates)
     ends_half(mixed, gates, handle)
