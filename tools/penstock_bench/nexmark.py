@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark import cloudpickle
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
@@ -30,10 +31,12 @@ Row = tuple[Any, ...]
 
 
 def example(name: str) -> ModuleType:
-    """A module of the example, which is no package."""
+    """A module of the example, which is no package: its classes travel with a plan, as Spark's workers lack it."""
     if str(FOLDER) not in sys.path:
         sys.path.insert(0, str(FOLDER))
-    return import_module(name)
+    found = import_module(name)
+    cloudpickle.register_pickle_by_value(found)
+    return found
 
 
 def streams(seed: int, blocks: int, session: Any = None, tasks: int = 1) -> dict[str, Stream]:
