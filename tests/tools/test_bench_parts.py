@@ -22,10 +22,11 @@ from penstock.stream.state_place import StateFiles, state_in
 from penstock.testing import wait_until
 from penstock_bench import catalogue, large_state, pages, ping, row_ways, rows
 from penstock_bench.cases import SmallAndAll
-from penstock_bench.copies import MadeAnew, interval_of, processor_seconds
+from penstock_bench.copies import MadeAnew
 from penstock_bench.environment import PeakMemory, environment_pids, private_bytes
 from penstock_bench.measure import RATE, Case, Outcome, WrongAnswerError, compare
 from penstock_bench.noted_rows import NotedRows, NotingSink
+from penstock_bench.processor import interval_of, processor_seconds
 
 MACHINE = {"cores": 2, "python": "3.11", "pyspark": "4.3", "pyarrow": "26"}
 

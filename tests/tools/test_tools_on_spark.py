@@ -76,6 +76,22 @@ def test_ways_of_rows_beside_a_ping(sessions: Sessions, capsys: pytest.CaptureFi
 
 
 @pytest.mark.thorough
+def test_a_row_in_two_trees(tmp_path: Path) -> None:
+    """A line with the row's CPU seconds on both sides; here both are this checkout."""
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
+    options = ("--turns", "1", "--rows", "1000", "--only", "a thousand")
+    ran = _run("-m", "penstock_bench.two_trees", str(tmp_path), *options, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    head, line = ran.stdout.splitlines()
+    assert head.split()[0] == "row"
+    assert float(line.split()[3]) > 0
+    assert float(line.split()[4]) > 0
+
+
+@pytest.mark.thorough
 def test_torture_for_some_seconds(tmp_path: Path) -> None:
     """A line for each case, no failures, nothing left."""
     ran = _run("-m", "penstock_torture", "--seed", "3", "--duration", "2", cwd=tmp_path)

@@ -9,11 +9,9 @@ interval is that of the median, by drawing from the turns again and again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -25,17 +23,14 @@ from penstock.api.stream import Stream
 from penstock.operators.loans import Loan
 from penstock_bench.cases import CONSUMERS, PRODUCERS
 from penstock_bench.catalogue import COPY_AGGREGATED, COPY_STORED, Row
-from penstock_bench.environment import descendants, environment_pids, parents
 from penstock_bench.functions import COUNT_DDL, Batches, count_rows
 from penstock_bench.measure import SHARE, Outcome, Say, WrongAnswerError
+from penstock_bench.processor import interval_of, processor_seconds
 from penstock_bench.rows import NUMBERS, NUMBERS_DDL, GeneratedSource
 
 TURNS = 20
 ROWS = 20_000_000
 _ROW_BYTES = 32
-_DRAWS = 10_000
-_PROC = Path("/proc")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +61,6 @@ def copy_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outco
         for row, figures in zip(labels, (tuple(shares), interval[1:]), strict=True):
             outcomes.append(Outcome(row, rows, rows * _ROW_BYTES, figures, unit=SHARE))
     return outcomes
-
-
-def processor_seconds(application: str, other_than: int = 0) -> float:
-    """CPU seconds of this process, those that it has started and the application's environments until now.
-
-    Not counted are the process `other_than` and those that it has started.
-    """
-    above = parents()
-    others = {other_than, *descendants(other_than, above)} if other_than else set()
-    pids = {os.getpid(), *descendants(os.getpid(), above), *environment_pids(application)}
-    return sum(map(_taken, pids - others))
-
-
-def interval_of(values: list[float]) -> tuple[float, float]:
-    """Between which the median lies, by 95 %."""
-    random = np.random.default_rng(0)
-    drawn = random.choice(np.array(values), (_DRAWS, len(values)))
-    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
-    return float(low), float(high)
 
 
 def _shares(spark: Any, run: Callable[[bool], None], turns: int) -> tuple[list[float], tuple[float, float]]:
@@ -124,12 +100,3 @@ def _as_it_is(_: Loan, batch: pa.RecordBatch, *_read: object) -> pa.RecordBatch:
 def _anew(column: pa.Array) -> pa.Array:
     values = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8) + 0
     return pa.Array.from_buffers(column.type, len(column), [None, pa.py_buffer(values)])
-
-
-def _taken(pid: int) -> float:
-    """The seconds of a process and of those of its own that have ended; 0 where it is gone."""
-    try:
-        stat = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
-        return 0.0
-    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / _TICKS

@@ -21,8 +21,9 @@ import numpy as np
 import penstock
 from penstock_bench.cases import ExchangeForm, exchange_case
 from penstock_bench.catalogue import METRICS_EXCHANGE, METRICS_STREAM, PIPELINED
-from penstock_bench.copies import TURNS, interval_of, processor_seconds
+from penstock_bench.copies import TURNS
 from penstock_bench.measure import SHARE, Outcome, Say, WrongAnswerError
+from penstock_bench.processor import interval_of, processor_seconds
 from penstock_bench.rows import Dataset, write_numbers
 from penstock_bench.session import bench_session
 

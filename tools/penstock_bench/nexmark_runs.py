@@ -31,9 +31,9 @@ import pyarrow.dataset as ds
 from penstock.api.stream import Stream
 from penstock.spark.session import open_session
 from penstock_bench import nexmark
-from penstock_bench.copies import processor_seconds
 from penstock_bench.nexmark_events import blocks_of
 from penstock_bench.nexmark_flink import flink, has_flink
+from penstock_bench.processor import processor_seconds
 from penstock_bench.workers import worker_pids
 
 COLUMNS = "{:>5}  {:>5}  {:>10}  {:>8}  {:>12}  {:>5}  {}"

@@ -24,10 +24,10 @@ import numpy as np
 import penstock
 from penstock_bench import catalogue
 from penstock_bench.catalogue import PageForm
-from penstock_bench.copies import interval_of, processor_seconds
 from penstock_bench.measure import SHARE, Outcome, Say, WrongAnswerError
 from penstock_bench.noted_rows import NotedRows, NotingSink
 from penstock_bench.page_readers import VisitorProcess, visitors
+from penstock_bench.processor import interval_of, processor_seconds
 from penstock_bench.recovery import until
 
 VISITORS = 3

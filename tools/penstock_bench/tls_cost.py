@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from penstock_bench.catalogue import TLS_EXCHANGE
-from penstock_bench.copies import interval_of
 from penstock_bench.measure import SHARE, Outcome, Say
 from penstock_bench.metrics_cost import bench_driver, side_shares
+from penstock_bench.processor import interval_of
 from penstock_bench.recovery import CLUSTER
 from penstock_bench.rows import write_numbers
 
