@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.errors import PartitionReleasedError, StorageError
+from penstock.errors import PartitionReleasedError, PenstockError, StorageError
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ConformanceExchange
 from penstock.testing.conformance_exchange import NUMBERS, Producer, WantedPartition
@@ -28,6 +29,10 @@ KIND = PartitionKind.BLOCKING_SORT_MERGE
 ROWS = 1 << 12
 BATCHES = 8
 REFUSED = r"manager of the remote shuffle service can't keep its state in .*manager\.log.*See that the disk has room"
+ENDS = (
+    r"penstock: the manager .* can't keep its state in .*manager\.log.*See that the disk has room.*Nor can its log be"
+    r" read.*the manager .*ends\. Start it again in the same --dir"
+)
 SLOWLY = ["--rejoin", "60s"]
 IMPATIENT = {"spark.penstock.remote.retryTimeout": "3s"}
 PATIENT = {"spark.penstock.remote.retryTimeout": "90s"}
@@ -69,21 +74,29 @@ class FailingManager:
         self.cluster.close()
 
 
-def with_a_full_disk(folder: Path, disk: Path) -> FailingManager:
-    """The manager's folder is on a small disk, which somebody else fills."""
-    ballast = disk / "ballast"
+def with_a_full_disk(folder: Path, disk: Path, *, loses_log: bool = False) -> FailingManager:
+    """The manager's folder is on a small disk, which somebody else fills; the log may have another name meanwhile."""
+    ballast, log = disk / "ballast", disk / "state" / "manager.log"
+    elsewhere = log.with_suffix(".elsewhere")
 
     def fill() -> None:
+        if loses_log:
+            log.rename(elsewhere)
         with ballast.open("wb", buffering=0) as file, suppress(OSError):
             while file.write(bytes(4096)):
                 pass
 
-    cluster = RemoteCluster(folder, 2, manager_options=["--dir", str(disk / "state"), *SLOWLY])
-    return FailingManager(cluster, fill, ballast.unlink)
+    def heal() -> None:
+        ballast.unlink()
+        if loses_log:
+            elsewhere.rename(log)
+
+    cluster = RemoteCluster(folder, 2, manager_options=["--dir", str(log.parent), *SLOWLY])
+    return FailingManager(cluster, fill, heal)
 
 
 def with_a_broken_disk(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> FailingManager:
-    """Each write of the manager's log fails with this error."""
+    """Each write of the manager's log fails with this error, and each read if it says so."""
     flag = folder / "flag"
 
     def break_it() -> None:
@@ -200,6 +213,49 @@ def test_a_worker_that_comes_meanwhile_is_taken_afterwards(failing: FailingManag
     wait_until(lambda: cluster.times_known() == known + 2, "the workers to be known again", 60.0)
     assert reading.join(60.0) == ROWS * BATCHES
     assert " is lost: " not in cluster.manager.log.read_text()
+
+
+@pytest.mark.parametrize("kind", ["full", "EIO"])
+def test_a_manager_that_can_t_read_its_log_either_ends(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows what it does not keep, so it ends and says what to do; started again it knows what it has promised.
+
+    Complete partitions are read all the while, as their workers keep them.
+    """
+    with ExitStack() as ends:
+        if kind == "full":
+            disk = ends.enter_context(small_disk(tmp_path / "disk", 1))
+            failing = with_a_full_disk(tmp_path / "remote", disk, loses_log=True)
+        else:
+            failing = with_a_broken_disk(tmp_path, f"{kind} read", monkeypatch)
+        ends.callback(failing.close)
+        manager, patient = failing.cluster.manager, failing.exchange("patient", PATIENT)
+        done = failing.begun(patient)
+        write(done)
+        done.writer.finish()
+        failing.fail()
+
+        def begin_until_it_ends() -> None:
+            impatient = failing.exchange("impatient", IMPATIENT)
+            with pytest.raises(PenstockError):  # noqa: PT012 - the last page of the log has room for some
+                for _ in range(1000):
+                    failing.begun(impatient)
+
+        beginning = Running(begin_until_it_ends)
+        assert manager.wait(60.0) == 1
+        beginning.join(60.0)
+        said = manager.log.read_text()
+        assert re.search(ENDS, said), said[-3000:]
+        assert "Traceback" not in said
+        failing.heal()
+        manager.start()
+        assert rows_of(patient, done) == ROWS * BATCHES
+        again = failing.begun(patient)
+        write(again)
+        again.writer.finish()
+        assert rows_of(patient, again) == ROWS * BATCHES
+        assert " is lost: " not in manager.log.read_text()
 
 
 def test_a_folder_that_may_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

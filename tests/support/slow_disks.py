@@ -30,27 +30,43 @@ def slow_disk(folder: Path, seconds: float) -> dict[str, str]:
 
 
 _FAILING = """
-import errno, os
+import errno, os, pathlib
 
-def failing(call):
+def failure(what):
+    try:
+        with open({flag!r}) as found:
+            kind, *more = found.read().split()
+    except FileNotFoundError:
+        return None
+    return OSError(getattr(errno, kind), os.strerror(getattr(errno, kind))) if what in ("write", *more) else None
+
+def writing(call):
     def called(file, *arguments):
-        try:
-            with open({flag!r}) as found:
-                kind = found.read()
-        except FileNotFoundError:
-            return call(file, *arguments)
-        if os.readlink(f"/proc/self/fd/{{file}}").endswith({name!r}):
-            raise OSError(getattr(errno, kind), os.strerror(getattr(errno, kind)))
+        error = failure("write")
+        if error is not None and os.readlink(f"/proc/self/fd/{{file}}").endswith({name!r}):
+            raise error
         return call(file, *arguments)
     return called
 
+def reading(call):
+    def called(path):
+        error = failure("read")
+        if error is not None and path.name.endswith({name!r}):
+            raise error
+        return call(path)
+    return called
+
 for name in ("pwrite", "ftruncate", "fsync"):
-    setattr(os, name, failing(getattr(os, name)))
+    setattr(os, name, writing(getattr(os, name)))
+pathlib.Path.read_bytes = reading(pathlib.Path.read_bytes)
 """
 
 
 def failing_disk(folder: Path, name: str, flag: Path) -> dict[str, str]:
-    """The environment of a process that can't write files of this name while `flag` is there: it says the error."""
+    """The environment of a process that can't write files of this name while `flag` is there: it says the error.
+
+    With the word `read` after it the process can't read them either.
+    """
     return _environment(folder, _FAILING.format(name=name, flag=str(flag)))
 
 

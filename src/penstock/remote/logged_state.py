@@ -102,7 +102,10 @@ class LoggedState:
         try:
             self.core.restore(self._log.kept())
         except StorageError as error:
-            raise SystemExit(f"penstock: {error}. Nor can it be read: the manager ends") from error
+            raise SystemExit(
+                f"penstock: {error}. Nor can its log be read, so the manager knows what it does not keep, and ends."
+                " Start it again in the same --dir when the log is there again: workers keep their rows until then"
+            ) from error
 
     def _has_failed(self, error: StorageError) -> None:
         _LOG.error("%s. Until then nothing new is begun, and what is there is served", error)
