@@ -222,6 +222,17 @@ def test_a_silent_writer_is_given_up() -> None:
         core.begin(APP, ask.StartPartition(partition(0), "host", 2), 200.0)
 
 
+def test_a_driver_that_asks_after_its_end_is_not_remembered() -> None:
+    """Its last question was on its way when it said that it is over; while it has something here it is known."""
+    managed = Managed(limits=ManagerLimits(lease=100, silence=1e9))
+    managed.begin(partition(0))
+    managed.core.losses(APP, 0, 10.0)
+    assert vars(managed.core)["_drivers"] == {APP: 10.0}
+    managed.core.end_application(APP)
+    managed.core.losses(APP, 0, 11.0)
+    assert not vars(managed.core)["_drivers"]
+
+
 def test_a_question_that_waits_is_no_sign_of_life() -> None:
     """The driver has asked for losses, and has gone: its application is over when its lease has ended, or before."""
     managed = Managed(limits=ManagerLimits(lease=100, silence=1e9))

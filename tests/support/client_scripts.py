@@ -73,10 +73,12 @@ import json, sys
 import pyarrow as pa
 from penstock import client
 where = json.loads(sys.argv[1])
-with client.connect(where.pop("address"), **where) as service:
-    with service.write_part(pa.schema([("id", pa.int64())]), subpartitions=4, keys=["id"]) as writer:
-        for turn in range(8):
-            writer.write(pa.record_batch([pa.array(range(turn << 16, (turn + 1) << 16), pa.int64())], ["id"]))
-    part = writer.finish()
-    assert sum(service.read_parts([part], n).read_all().num_rows for n in range(4)) == 8 << 16
+address, times = where.pop("address"), where.pop("times", 1)
+for _ in range(times):
+    with client.connect(address, **where) as service:
+        with service.write_part(pa.schema([("id", pa.int64())]), subpartitions=4, keys=["id"]) as writer:
+            for turn in range(8):
+                writer.write(pa.record_batch([pa.array(range(turn << 16, (turn + 1) << 16), pa.int64())], ["id"]))
+        part = writer.finish()
+        assert sum(service.read_parts([part], n).read_all().num_rows for n in range(4)) == 8 << 16
 """

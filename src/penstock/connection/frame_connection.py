@@ -4,7 +4,8 @@
 Rules. Callbacks only, no task. A turn of reading or writing is bounded (TURN bytes), then the loop goes on with
 others. The core is polled for frames until HIGH_WATER bytes wait that the kernel has not accepted, and then not again
 before they are below LOW_WATER. Each frame's `recycle` is called once, when its last byte was accepted or the
-connection ended. `close` leaves no callback behind.
+connection ended. `close` leaves no callback behind, and no way from the core back to here: memory of what is over is
+free at once, and not when somebody looks for circles.
 """
 
 from __future__ import annotations
@@ -173,6 +174,8 @@ class FrameConnection(Generic[M]):
         except Exception as fault:  # noqa: BLE001 - whoever closes several connections must get to the next one
             self._loop.call_exception_handler({"message": f"closing {self.peer}", "exception": fault})
         self._drop_pending()
+        if self._logic.wake == self.wake:  # else it has another connection already
+            self._logic.wake = _nobody
         self._on_closed(self, error)
 
     def _read_turn(self) -> None:
@@ -293,6 +296,10 @@ class FrameConnection(Generic[M]):
         for _, frame in parts:
             if frame is not None and frame.recycle is not None:
                 frame.recycle()
+
+
+def _nobody() -> None:
+    """Nobody is to be woken any more."""
 
 
 def _lost(peer: str, error: BaseException) -> EnvironmentLostError:

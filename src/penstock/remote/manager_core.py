@@ -231,8 +231,12 @@ class ManagerCore:
         self._losses.pop(application, None)
 
     def losses(self, application: str, last: int, now: float) -> ask.Losses | None:
-        """Tell what was lost after number `last`; None where that is all. The driver lives."""
-        self._drivers[application] = now
+        """Tell what was lost after number `last`; None where that is all. The driver lives.
+
+        One that has nothing here, and one whose last word came after its end, need not be remembered for that.
+        """
+        if application in self._drivers:
+            self._drivers[application] = now
         return self.losses_since(application, last)
 
     def losses_since(self, application: str, last: int) -> ask.Losses | None:

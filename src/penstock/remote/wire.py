@@ -82,6 +82,12 @@ class BulkReader:
         """True if the stream may end here."""
         return self._body is None and self._start == self._end
 
+    def close(self) -> None:
+        """Let go of all memory, and of who gives it: nothing comes any more."""
+        self._allocate = plain_memory
+        self._scratch = memoryview(b"")
+        self._body = None
+
     def next_target(self) -> memoryview:
         """The place for the next bytes."""
         if self._body is not None:
@@ -137,6 +143,10 @@ Serve = Callable[[Any], Any]
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _nobody(_: BaseException | None) -> None:
+    """Nobody is to be told any more."""
 
 
 class PeerLogic:
@@ -237,8 +247,11 @@ class PeerLogic:
         for answered in waiting.values():
             answered(broken)
         self._lost(error)
-        self.wake = _nothing  # these were ways from here to here, which keep the memory of what is over
+        # These were ways from here to here, which keep the memory of what is over: Python looks for such circles when
+        # many new objects have come, whatever their bytes, and a service that serves hundreds of connections has few.
+        self._lost, self._calls = _nobody, OpenCalls()
         self._serves, self._bulk = {}, {}
+        self.decoder.close()
 
     def _serve(self, body: memoryview) -> None:
         number, method, message, _ = read_call(body)
