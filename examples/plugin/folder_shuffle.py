@@ -65,9 +65,8 @@ def place_of(folder: Path, partition: PartitionId) -> Path:
 def release(place: Path) -> None:
     """Remove a partition that is there, and have its readers told."""
     if place.is_dir():
-        with suppress(FileNotFoundError):  # its job may end meanwhile, and takes the folder along
-            Path(f"{place}.released").touch()
-            shutil.rmtree(place)
+        Path(f"{place}.released").touch()
+        shutil.rmtree(place, ignore_errors=True)  # its writer may give it up meanwhile
 
 
 def is_complete(source: ShuffleDescriptor) -> bool:
@@ -215,7 +214,6 @@ class FolderMaster:
 
     def __init__(self, context: shuffle.ShuffleMasterContext) -> None:
         self._folder = folder_of(context.application)
-        self._ended: set[str] = set()
 
     async def start(self) -> None:
         self._lock = await asyncio.to_thread(own, self._folder)
@@ -228,7 +226,6 @@ class FolderMaster:
         """Nothing is kept by jobs."""
 
     def unregister_job(self, job: str) -> None:
-        self._ended.add(job)
         for place in self._folder.glob(f"*/{job}"):
             shutil.rmtree(place, ignore_errors=True)
 
@@ -241,10 +238,7 @@ class FolderMaster:
         return ShuffleDescriptor(identity, FolderShuffleService.name, partition.kind, location=str(place))
 
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
-        place = Path(descriptor.location)
-        await asyncio.to_thread(release, place)
-        if place.parent.name in self._ended:  # its job did so meanwhile: the mark may have come after its folder went
-            await asyncio.to_thread(shutil.rmtree, place.parent, ignore_errors=True)
+        await asyncio.to_thread(release, Path(descriptor.location))
 
 
 class FolderShuffleService:

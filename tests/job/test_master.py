@@ -154,6 +154,26 @@ def test_shuffle_master_is_driven_in_order(rig: Rig) -> None:
     assert service.story.count("start") == 1
 
 
+def test_a_job_is_over_for_a_service_when_its_partitions_are_released(rig: Rig) -> None:
+    """The job itself ends before: whoever waits for its rows does not wait for a release that takes long."""
+    service = fresh_service()
+    gate = service.gate = threading.Event()
+    gate.set()
+
+    def run_and_shut(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        gate.clear()  # all that tasks write is registered before one of them runs
+        run_well(environment, deployment)
+
+    rig.task = run_and_shut
+    rig.run()
+    wait_until(lambda: service.story[-1].startswith("release "), "a partition is being released")
+    assert rig.master.job_progress("j1") is None  # whatever was ready on the JobMaster's loop has run
+    assert service.story[-1].startswith("release ")
+    gate.set()
+    wait_until(lambda: service.story[-1] == "unregister j1", "the service hears that the job is over")
+    assert [entry.partition(" ")[0] for entry in service.story[-5:]] == [*["release", "released"] * 2, "unregister"]
+
+
 def test_refused_partition_fails_the_job(rig: Rig) -> None:
     """The words of the service are in the job's error."""
     fresh_service().fail_registration = True

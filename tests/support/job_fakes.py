@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from penstock.link.master import (
 from penstock.shuffle import (
     AttemptId,
     Capabilities,
+    DatasetId,
     JobShuffleContext,
     PartitionDescriptor,
     PartitionId,
@@ -53,6 +55,8 @@ class FakeShuffleService:
     def __init__(self) -> None:
         self.story: list[str] = []
         self.fail_registration = False
+        self.gate: threading.Event | None = None
+        """Registrations and releases wait until it is set, and say then that they have ended."""
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> ShuffleMaster:
         """The driver side: this object."""
@@ -89,6 +93,7 @@ class FakeShuffleService:
         if self.fail_registration:
             raise PenstockError("the service is full")
         identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
+        await self._pass("registered", partition.dataset)
         return ShuffleDescriptor(
             identity, "job_fakes:service", partition.kind, producer.environment, producer.address
         )
@@ -96,6 +101,12 @@ class FakeShuffleService:
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Note it."""
         self.story.append(f"release {descriptor.partition.dataset}")
+        await self._pass("released", descriptor.partition.dataset)
+
+    async def _pass(self, done: str, dataset: DatasetId) -> None:
+        if self.gate is not None:
+            assert await asyncio.to_thread(self.gate.wait, DEADLINE)
+            self.story.append(f"{done} {dataset}")
 
 
 _service = FakeShuffleService()
@@ -110,6 +121,7 @@ def fresh_service() -> FakeShuffleService:
     """The service with nothing written down."""
     _service.story.clear()
     _service.fail_registration = False
+    _service.gate = None
     return _service
 
 

@@ -98,7 +98,10 @@ class ShuffleMaster(Protocol):
         """A job begins."""
 
     def unregister_job(self, job: str) -> None:
-        """A job is over: drop everything of it except persistent partitions."""
+        """A job is over: drop everything of it except persistent partitions.
+
+        Called when the job's registrations and releases have returned.
+        """
 
     async def register_partition_with_producer(
         self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor

@@ -367,7 +367,7 @@ class JobDriver:
         partitions = tuple(descriptor.partition for descriptor in instruction.descriptors)
         kind = commands.ExpirePartitions if instruction.expired else commands.ReleasePartitions
         self.environments.tell(instruction.environment, kind(partitions))
-        self._in_background(self._masters.release(instruction.descriptors))
+        self._in_background(self._masters.release(do.job_of(instruction), instruction.descriptors))
 
     def _release_job(self, instruction: do.ReleaseJobEverywhere) -> None:
         for environment in instruction.environments:
