@@ -118,7 +118,7 @@ class LocalQuery:
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
         self.lines: dict[Task, TaskLine] = {}
         self.attempt = -1
-        self._is_stopping = False
+        self._is_stopping = self._is_finished = False
         self._available = AvailableNow()
         self.completed: list[int] = []
         self.declined: list[str] = []
@@ -280,6 +280,7 @@ class LocalQuery:
                 continue
             if said.attempt == self.attempt:
                 self._hear(said)
+        self._finish()
         return True
 
     def run_through(self, seconds: float = JOIN_SECONDS) -> None:
@@ -297,6 +298,13 @@ class LocalQuery:
         asyncio.run(self._master.close())
         if self._host is not None:
             self._host.close()
+
+    def _finish(self) -> None:
+        """Write, as the driver does, that all is read and published, where nobody has stopped the query."""
+        if self._storage is not None and not self._is_stopping and not self._is_finished:
+            self._is_finished = True
+            with suppress(OSError, CheckpointError):  # then the next start goes on from the last checkpoint
+                self._storage.finish()
 
     def _hear(self, said: Said) -> None:
         now = time.monotonic()
