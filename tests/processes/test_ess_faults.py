@@ -27,22 +27,19 @@ from penstock.shuffle import (
     AttemptId,
     DatasetId,
     PartitionDescriptor,
-    PartitionKind,
     ProducerDescriptor,
     ShuffleDescriptor,
     ShuffleMasterContext,
 )
 from penstock.testing.conformance import ShuffleServiceConformance
-from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
+from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
 from penstock.testing.waiting import Running
 from small_disks import small_disk
+from stored_rows import BATCHES, KIND, ROWS, rows_left, written
 
 pytestmark = pytest.mark.processes
 
 SECRET = "the cluster's secret"
-KIND = PartitionKind.BLOCKING_SORT_MERGE
-ROWS = 1 << 16
-BATCHES = 64
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +67,6 @@ def exchange(service: EssHarness) -> Iterator[ConformanceExchange]:
     workbench = ConformanceExchange(service, asyncio.run)
     yield workbench
     workbench.close()
-
-
-def written(exchange: ConformanceExchange) -> Producer:
-    """A partition of 32 MB over four subpartitions, finished."""
-    producer = exchange.produce(WantedPartition(KIND, subpartitions=4))
-    column = pa.array(range(ROWS), pa.int64())
-    for n in range(BATCHES):
-        producer.writer.write(pa.record_batch([column], schema=NUMBERS), n % 4)
-    producer.writer.finish()
-    return producer
-
-
-def rows_left(consumer: Consumer) -> int:
-    """The rows up to the end, whose sums the gate has compared."""
-    return sum(item.batch.num_rows for item in consumer.drain() if item.batch is not None)
 
 
 def file_of(service: EssHarness, descriptor: ShuffleDescriptor, host: str = "a") -> Path:

@@ -35,18 +35,15 @@ from penstock.external.requests import BeginPartition, EndApplication, FindRange
 from penstock.services.external.client import call
 from penstock.services.external.host_line import HostLine
 from penstock.settings import Settings
-from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
-from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
+from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
 from penstock.testing.waiting import Running, wait_until
 from small_disks import small_disk
+from stored_rows import BATCHES, KIND, ROWS, rows_left, written
 from strangers import bad_connections
 
 pytestmark = pytest.mark.processes
 
-KIND = PartitionKind.BLOCKING_SORT_MERGE
-ROWS = 1 << 16
-BATCHES = 64
 PAUSE = 20.0 if THOROUGH else 1.0
 CLIENTS = 100 if THOROUGH else 4
 STRANGERS = 10_000 if THOROUGH else 200
@@ -68,21 +65,6 @@ def exchange(hosts: ExternalHarness) -> Iterator[ConformanceExchange]:
     yield workbench
     workbench.close()
     hosts.forget_hosts()
-
-
-def written(exchange: ConformanceExchange, batches: int = BATCHES, host: str = "a") -> Producer:
-    """A partition over four subpartitions, finished; 32 MB of 64 batches."""
-    producer = exchange.produce(WantedPartition(KIND, subpartitions=4, host=host))
-    column = pa.array(range(ROWS), pa.int64())
-    for n in range(batches):
-        producer.writer.write(pa.record_batch([column], schema=NUMBERS), n % 4)
-    producer.writer.finish()
-    return producer
-
-
-def rows_left(consumer: Consumer) -> int:
-    """The rows up to the end, whose sums the gate has compared."""
-    return sum(item.batch.num_rows for item in consumer.drain() if item.batch is not None)
 
 
 def file_of(service: ExternalProcess) -> Path:
@@ -160,7 +142,7 @@ def test_a_result_that_is_kept_by_name_outlives_its_application(tmp_path: Path) 
         )
     reader = ConformanceExchange(later, asyncio.run)
     try:
-        first, second = written(exchange, 1, "l"), written(exchange, 2, "l")
+        first, second = written(exchange, 1, host="l"), written(exchange, 2, host="l")
         schema = NUMBERS.serialize().to_pybytes()
         for producer in (first, second):
             asyncio.run(harness.master.keep_result("numbers", schema, [producer.descriptor]))

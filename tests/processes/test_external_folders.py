@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from external_harness import SECRET, ExternalHarness
@@ -18,15 +17,12 @@ from external_process import ExternalProcess
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import EndApplication
 from penstock.services.external.client import call
-from penstock.shuffle import PartitionKind
-from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
+from penstock.testing.conformance_exchange import ConformanceExchange
 from penstock.testing.waiting import Running, wait_until
+from stored_rows import BATCHES, ROWS, rows_left, written
 
 pytestmark = pytest.mark.processes
 
-KIND = PartitionKind.BLOCKING_SORT_MERGE
-ROWS = 1 << 16
-BATCHES = 64
 YEARS = 10 * 366 * 86400
 _OTHER_TIME = """
 import time
@@ -55,21 +51,6 @@ def exchange(host: ExternalHarness) -> Iterator[ConformanceExchange]:
     workbench.close()
 
 
-def written(exchange: ConformanceExchange, index: int = 0, batches: int = BATCHES) -> Producer:
-    """A partition over four subpartitions, finished."""
-    producer = exchange.produce(WantedPartition(KIND, subpartitions=4, index=index, host="a"))
-    column = pa.array(range(ROWS), pa.int64())
-    for n in range(batches):
-        producer.writer.write(pa.record_batch([column], schema=NUMBERS), n % 4)
-    producer.writer.finish()
-    return producer
-
-
-def rows_left(consumer: Consumer) -> int:
-    """The rows up to the end, whose sums the gate has compared."""
-    return sum(item.batch.num_rows for item in consumer.drain() if item.batch is not None)
-
-
 def refused(*options: str) -> str:
     """The words of a service that does not start."""
     command = [sys.executable, "-m", "penstock.cli", "service", "external", "--host", "127.0.0.1", *options]
@@ -83,7 +64,7 @@ def test_each_folder_and_the_socket_have_one_service(
 ) -> None:
     """A second service is refused, whichever folder it shares, and removes nothing of the first one's."""
     service, second = host.host("a"), tmp_path / "second"
-    producers = [written(exchange, index, 4) for index in range(4)]
+    producers = [written(exchange, 4, index=index) for index in range(4)]
     held = [*service.folders(), *second.glob("data/??/*")]
     assert len(held) == 4
     for folder in (service.folder, second):
@@ -96,7 +77,7 @@ def test_each_folder_and_the_socket_have_one_service(
     told = refused("--dir", str(tmp_path / "fourth"), "--port", str(service.port))
     assert "can't listen at" in told
     assert all(folder.exists() for folder in held)
-    for producer in (*producers, written(exchange, 4, 4)):
+    for producer in (*producers, written(exchange, 4, index=4)):
         assert rows_left(exchange.consume([(producer.descriptor, 0, 4)], host="a")) == 4 * ROWS
 
 
@@ -105,7 +86,7 @@ def test_a_copy_of_a_folder_is_a_service_of_its_own(
 ) -> None:
     """It serves the rows of its own files, and what it removes is not the first one's."""
     service = host.host("a")
-    producer = written(exchange, batches=4)
+    producer = written(exchange, 4)
     places = [tmp_path / "copy", tmp_path / "copy-of-second"]
     for source, place in zip((service.folder, tmp_path / "second"), places, strict=True):
         shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.sock", "*.log"))
@@ -149,7 +130,7 @@ def test_a_lease_does_not_end_during_a_read(host: ExternalHarness, exchange: Con
     other.hosts["a"] = service
     theirs = ConformanceExchange(other, asyncio.run)
     for times in (1, 2):
-        written(theirs, times, 1)
+        written(theirs, 1, index=times)
         for member in theirs.members:
             member.close()
         wait_until(

@@ -29,19 +29,17 @@ from penstock.errors import (
 )
 from penstock.services.remote import RemoteShuffleService
 from penstock.settings import Settings
-from penstock.shuffle import PartitionKind, ShuffleMasterContext
+from penstock.shuffle import ShuffleMasterContext
 from penstock.testing.conformance import ConformanceExchange
-from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, WantedPartition
+from penstock.testing.conformance_exchange import NUMBERS, Producer, WantedPartition
 from penstock.testing.waiting import Running, wait_until
 from remote_cluster import RemoteCluster
 from remote_harness import RemoteHarness
 from small_disks import small_disk
+from stored_rows import BATCHES, KIND, ROWS, rows_left, write, written
 
 pytestmark = pytest.mark.processes
 
-KIND = PartitionKind.BLOCKING_SORT_MERGE
-ROWS = 1 << 16
-BATCHES = 64
 PAUSE = 20.0 if THOROUGH else 0.5
 PLACES = (20_000, 300_000, 1_000_003, 1_048_700, 4_200_001, 9_000_007)
 FLIPS = PLACES if THOROUGH else PLACES[::3]
@@ -117,26 +115,6 @@ def exchange_later(cluster: RemoteCluster) -> Iterator[ExchangeLater]:
         harness.close()
 
 
-def write(producer: Producer, batches: int = BATCHES, first: int = 0) -> None:
-    """Batches of half a MB over four subpartitions."""
-    column = pa.array(range(ROWS), pa.int64())
-    for n in range(first, batches):
-        producer.writer.write(pa.record_batch([column], schema=NUMBERS), n % 4)
-
-
-def written(exchange: ConformanceExchange, index: int = 0, batches: int = BATCHES) -> Producer:
-    """A partition over four subpartitions, finished; 32 MB of 64 batches."""
-    producer = exchange.produce(WantedPartition(KIND, subpartitions=4, index=index))
-    write(producer, batches)
-    producer.writer.finish()
-    return producer
-
-
-def rows_left(consumer: Consumer) -> int:
-    """The rows up to the end, whose sums the gate has compared."""
-    return sum(item.batch.num_rows for item in consumer.drain() if item.batch is not None)
-
-
 def test_a_manager_that_is_killed_goes_on_where_it_was(cluster: RemoteCluster, exchange: ConformanceExchange) -> None:
     """Between two partitions, in the middle of one, and before it is read: nobody but time is lost."""
     done = written(exchange)
@@ -162,7 +140,7 @@ def test_a_pause_is_waited_out(shared: RemoteCluster, guests_exchange: Conforman
     process.tell(signal.SIGSTOP)
     try:
         rest = Running(lambda: rows_left(consumer))
-        pushing = Running(lambda: written(guests_exchange, 1))
+        pushing = Running(lambda: written(guests_exchange, index=1))
         with suppress(AssertionError):  # it ends at once where all its files were given to the other worker
             pushing.join(PAUSE)
     finally:
@@ -223,7 +201,7 @@ def test_a_worker_that_is_started_again_serves_what_was_committed(
         print(f"what was being written: {error!r}")
     again = {line.split()[-3] for line in cluster.manager.log.read_text().splitlines() if " is there, at " in line}
     assert names == again, "no worker has come under another name"
-    late = written(exchange, 2, 8)
+    late = written(exchange, 8, index=2)
     assert rows_left(exchange.consume([(late.descriptor, 0, 4)])) == ROWS * 8
     for path in cluster.files():
         data = bytearray(path.read_bytes())
@@ -288,14 +266,14 @@ def test_a_full_disk_moves_files_and_a_second_one_is_an_error(
     assert exchange.consume([(producer.descriptor, 0)]).values() == list(range(ROWS * BATCHES))
     cluster.workers[1].kill()
     with pytest.raises((NoStorageError, PartitionLostError), match=r"has room|is lost"):
-        written(exchange, 1)
+        written(exchange, index=1)
 
 
 def test_a_flipped_bit_on_the_disk_blames_its_producer(
     shared: RemoteCluster, guests_exchange: ConformanceExchange
 ) -> None:
     """Two producers' blocks are in one file: the one whose block is damaged is named, the other is read."""
-    first, second = written(guests_exchange, 0, 8), written(guests_exchange, 1, 8)
+    first, second = written(guests_exchange, 8), written(guests_exchange, 8, index=1)
     paths = shared.files()
     for path in paths:
         data = bytearray(path.read_bytes())
@@ -318,7 +296,7 @@ def test_flipped_bits_on_the_wire_cost_a_block(cluster: RemoteCluster, exchange_
     try:
         for index, place in enumerate(FLIPS):
             proxy.flip_at = (place, -1)
-            producer = written(exchange, index, 32)
+            producer = written(exchange, 32, index=index)
             proxy.flip_at = (-1, place)
             assert rows_left(exchange.consume([(producer.descriptor, 0, 4)])) == ROWS * 32
         assert proxy.flipped == 2 * len(FLIPS)
@@ -331,7 +309,7 @@ def test_a_worker_that_is_told_to_end_serves_what_it_has(
     cluster: RemoteCluster, exchange: ConformanceExchange
 ) -> None:
     """It gets no new files, gives what it has to readers, and ends when that was released."""
-    producer = written(exchange, 0, 8)
+    producer = written(exchange, 8)
     leaving = cluster.workers[0]
     leaving.tell(signal.SIGTERM)
     assert rows_left(exchange.consume([(producer.descriptor, 0, 4)])) == ROWS * 8
@@ -340,14 +318,14 @@ def test_a_worker_that_is_told_to_end_serves_what_it_has(
     exchange.host("a").release_partitions_locally([producer.descriptor.partition])
     assert leaving.wait() == 0
     leaving.process = None
-    assert rows_left(exchange.consume([(written(exchange, 1, 8).descriptor, 0, 4)])) == ROWS * 8
+    assert rows_left(exchange.consume([(written(exchange, 8, index=1).descriptor, 0, 4)])) == ROWS * 8
 
 
 def test_strangers_and_others_get_nothing(
     shared: RemoteCluster, guests_exchange: ConformanceExchange, guest: RemoteHarness, tmp_path: Path
 ) -> None:
     """A stranger without a key is refused; another application of the user sees no partition of this one."""
-    producer = written(guests_exchange, 0, 4)
+    producer = written(guests_exchange, 4)
     with pytest.raises(SettingError, match="keyFile"):
         RemoteShuffleService().create_shuffle_master(
             ShuffleMasterContext(
