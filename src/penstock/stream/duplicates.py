@@ -8,6 +8,7 @@ watermark are late then: they are counted, and nothing else, because nobody know
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -89,13 +90,10 @@ class DuplicatesStep(PlainStep):
         self._lateness.open(context, restored)
         rows, changes = (read(self._what, restored, context) for read in (restored_rows, restored_changes))
         for batch in itertools.chain(rows, changes):
-            keys = key_columns(batch)
-            until = fixed_values(batch.column(len(keys)), np.dtype(np.int64))
-            live = np.flatnonzero(until >= np.maximum(self._lateness.passed(keys), LEAST + 1))
-            if len(live) < len(until):  # it had gone when the checkpoint was taken
-                keys, until = [key.take(int64_array(live)) for key in keys], until[live]
-            slots = self._index.slots(keys)
-            self._until.writable(slots, len(self._index))[slots] = until
+            live = _is_live(self._lateness, batch.columns)
+            own = batch if live.all() else batch.filter(boolean_array(live))  # others had gone with the checkpoint
+            slots = self._index.slots(key_columns(own))
+            self._until.writable(slots, len(self._index))[slots] = _until(own.columns)
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
         """Raise CheckpointError where the keys of a checkpoint are of another step."""
@@ -107,8 +105,7 @@ class DuplicatesStep(PlainStep):
         operator = self._operator
         if not operator.time:
             slots = self._slots(batch)
-            kept = np.full(len(slots), MOST, np.int64)
-            return self._first(batch, slots, kept, LEAST)
+            return self._first(batch, slots, np.full(len(slots), MOST, np.int64))
         times, missing = times_in(batch.column(operator.time))
         if missing is not None:  # a row without a time is never late, and its key is kept for ever
             times = np.where(missing, MOST - operator.keeps, times)
@@ -119,7 +116,7 @@ class DuplicatesStep(PlainStep):
             batch, times = batch.filter(boolean_array(~is_late)), times[~is_late]
         if not batch.num_rows:
             return ()
-        return self._first(batch, self._slots(batch), times + operator.keeps, self._lateness.watermark)
+        return self._first(batch, self._slots(batch), times + operator.keeps)
 
     def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
         """Drop keys that it has passed, when they are more than those that stay."""
@@ -136,7 +133,7 @@ class DuplicatesStep(PlainStep):
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """The keys that are kept; a large state refers to what older checkpoints hold."""
-        is_live = partial(_is_live, max(self._lateness.watermark, LEAST + 1))
+        is_live = partial(_is_live, copy.copy(self._lateness))
         rows = LiveRows(self._index, _FrozenTimes(self._until.frozen(len(self._index))), is_live)
         place = (checkpoint, self._context)
         return [
@@ -161,14 +158,12 @@ class DuplicatesStep(PlainStep):
 
     def _live(self) -> Slots:
         """The slots of keys that are kept."""
-        count = len(self._index)
-        until = self._until.at(np.arange(count))
-        live: Slots = np.flatnonzero(until >= max(self._lateness.watermark, LEAST + 1))
-        return live
+        until = self._until.at(np.arange(len(self._index)))
+        return np.flatnonzero(self._lateness.keeps(until))
 
-    def _first(self, batch: pa.RecordBatch, slots: Slots, kept: Times, watermark: int) -> Iterable[pa.RecordBatch]:
+    def _first(self, batch: pa.RecordBatch, slots: Slots, kept: Times) -> Iterable[pa.RecordBatch]:
         """The first row of each key that is not kept; its key is kept from here on."""
-        fresh = np.flatnonzero(self._until.at(slots) < max(watermark, LEAST + 1))
+        fresh = np.flatnonzero(~self._lateness.keeps(self._until.at(slots)))
         if not len(fresh):
             return ()
         _, places = np.unique(slots[fresh], return_index=True)
@@ -190,5 +185,10 @@ class _FrozenTimes:
         return slots, [int64_array(self._until.at(slots))]
 
 
-def _is_live(watermark: int, columns: list[pa.Array]) -> Mask:
-    return np.asarray(fixed_values(columns[-1], np.dtype(np.int64)) >= watermark)
+def _is_live(lateness: Lateness, columns: Sequence[pa.Array]) -> Mask:
+    """A mask of the keys of these columns, the time up to which each is kept behind them, that are kept."""
+    return lateness.keeps(_until(columns), columns[:-1])
+
+
+def _until(columns: Sequence[pa.Array]) -> Times:
+    return fixed_values(columns[-1], np.dtype(np.int64))

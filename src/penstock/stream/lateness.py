@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
+from penstock.operators.group_merges import Mask
 from penstock.operators.times import Times
 from penstock.record.key_groups import GroupOwners, group_range
 from penstock.stream.chain import Chunk, State, StepContext
@@ -60,6 +61,13 @@ class Lateness:
             return self.watermark
         passed: Times = np.maximum(self._of_group[self._groups.of(keys)], self.watermark)
         return passed
+
+    def keeps(self, last: Times, keys: Sequence[pa.Array] = ()) -> Mask:
+        """A mask of what is not over: its last moment has not passed for its key, or for all where no keys are given.
+
+        The least moment of all stands for none.
+        """
+        return np.asarray(last >= np.maximum(self.passed(keys), LEAST + 1))
 
     def advance(self, watermark: int) -> None:
         """A watermark has come."""

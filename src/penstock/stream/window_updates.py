@@ -146,8 +146,8 @@ class WindowUpdateStep(PlainStep):
 
     def _is_live(self, lateness: Lateness, columns: Sequence[pa.Array]) -> Mask:
         """A mask of the windows of these columns, the keys first, that have not passed."""
-        starts = int64_values(columns[self._keys - 1])
-        return np.asarray(starts + self._windows.size > lateness.passed(columns[: self._keys - 1]))
+        *keys, starts = columns[: self._keys]
+        return lateness.keeps(int64_values(starts) + (self._windows.size - 1), keys)
 
     def _with_keys(self, slots: Slots) -> pa.RecordBatch:
         columns = [*self._index.keys(slots), *self._rows.get(slots)[1].columns]
