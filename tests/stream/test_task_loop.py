@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
+import pytest
 
 from penstock.record import PartitionerSpec
 from penstock.shuffle.actions import CheckpointCompleted
@@ -108,13 +110,29 @@ def test_steps_are_as_large_as_their_time_allows() -> None:
     pace.took(MOST_ROWS, 10 * STEP_SECONDS)
     assert pace.rows <= MOST_ROWS // 10
     for _ in range(3):
-        pace.took(pace.rows, 1.0)
+        pace.took(pace.rows, pace.rows * 1e-3)
     assert pace.rows == FEWEST_ROWS
     pace.took(3, 1e-6)
     assert pace.rows == FEWEST_ROWS, "a few rows that came alone say nothing"
     for _ in range(50):
         pace.took(pace.rows, pace.rows * 1e-6)
     assert pace.rows > 1_000, "steps grow again when rows are cheap again"
+
+
+@pytest.mark.parametrize("fixed", [0.02, 0.3])
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_steps_are_not_cut_where_the_time_is_not_that_of_rows(fixed: float, noise: float) -> None:
+    """If a batch costs more than a step may, a step has the rows that take as long again, and no fewer."""
+    pace, chance = Pace(), random.Random(7)
+    sizes = []
+    for _ in range(300):
+        sizes.append(pace.rows)
+        pace.took(pace.rows, (fixed + pace.rows * 1e-5) * (1 + noise * chance.random()))
+    typical = sorted(sizes[50:])[len(sizes[50:]) // 2]
+    assert fixed / 1e-5 / 3 < typical < min(MOST_ROWS, 3 * fixed / 1e-5) + 1
+    for _ in range(100):
+        pace.took(pace.rows, pace.rows * 1e-5)
+    assert STEP_SECONDS / 1e-5 / 2 < pace.rows < 2 * STEP_SECONDS / 1e-5, "the batch costs nothing any more"
 
 
 def test_steps_follow_what_readers_take() -> None:
