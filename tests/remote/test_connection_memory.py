@@ -18,6 +18,8 @@ from penstock.connection.principals import application_secret, key_line, user_ke
 from penstock.connection.protection import Protection
 from penstock.link.wire import Done
 from penstock.remote import messages as ask
+from penstock.remote.block_memory import BlockMemory
+from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.manager import ManagerOptions, RemoteManager
 from penstock.remote.peers import Entrance, PeerEnds, ServiceAccess, Way, application_credentials, asked
 from penstock.remote.store import StoreOptions
@@ -106,3 +108,19 @@ def test_nothing_of_a_connection_to_a_manager_is_left(access: ServiceAccess, tmp
         running.cancel()
 
     asyncio.run(run())
+
+
+def test_buffers_of_blocks_are_used_again_and_few_stay() -> None:
+    """The last one that came back goes first; what is small, or too much, is not kept."""
+    memory = BlockMemory(kept=2)
+    taken = [memory.take(length) for length in (LENGTH, LEAST_CREDIT, LENGTH)]
+    assert [len(each) for each in taken] == [LENGTH, LEAST_CREDIT, LENGTH]
+    whose = [each.obj for each in taken]
+    for each in taken:
+        memory.give(each)
+    assert memory.bytes == 2 * LEAST_CREDIT
+    assert memory.take(LEAST_CREDIT).obj is whose[1]
+    assert memory.take(LENGTH).obj is whose[0]
+    assert memory.take(LENGTH).obj not in whose[:2]
+    memory.give(memory.take(4096))
+    assert memory.bytes == 0

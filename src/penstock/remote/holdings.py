@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.errors import StorageError
 from penstock.observe.user_work import UserWork
+from penstock.remote.block_memory import BlockMemory
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.merged import MergedDataset, Room
 from penstock.remote.peers import user_of
@@ -83,6 +84,7 @@ class WorkerHoldings:
         self._users: dict[str, Room] = {}
         self.credit = PushCredit(MemoryMarks.of(memory * (_READ_SHARE - 1) // _READ_SHARE))
         self.reading = ReadBudget(memory // _READ_SHARE)
+        self.memory = BlockMemory()
         self.figures = WorkerFigures()
         self.users = UserWork()
         self.datasets: dict[tuple[str, str], MergedDataset] = {}

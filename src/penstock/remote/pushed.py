@@ -81,7 +81,7 @@ class PushSession:
         nbytes = charge(length - HEAD.size)
         self._holdings.credit.arrived(self._number, nbytes)
         self._arriving = nbytes
-        return plain_memory(kind, length)
+        return self._holdings.memory.take(length)
 
     def push(self, data: memoryview) -> None:
         """A block has come."""
@@ -96,21 +96,22 @@ class PushSession:
                 f"a block whose head was damaged, or that is nobody's here, has come: {error}"
             ) from error
         if not is_whole(head, data[HEAD.size :]):
-            self._refuse(head, DAMAGED, len(data), nbytes)
+            self._refuse(head, DAMAGED, data, nbytes)
             return
         verdict, spot = dataset.offer(head)
         if verdict is BlockFate.REPEAT:
-            self._drop(len(data), nbytes)
+            self._drop(data, nbytes)
             dataset.repeated(head, lambda fate: self._acknowledge(head, FATES[fate]))
             return
         if spot is None:
-            self._refuse(head, FATES[verdict], len(data), nbytes)
+            self._refuse(head, FATES[verdict], data, nbytes)
             return
 
         began = time.monotonic()
 
         def done(error: Exception | None) -> None:
             self._holdings.users.moved(self._user, len(data), time.monotonic() - began)
+            self._holdings.memory.give(data)
             self._written(dataset, head, spot, nbytes, error)
 
         self._holdings.store.write(WriteJob(spot, data, done))
@@ -131,12 +132,13 @@ class PushSession:
         self._acknowledge(head, TAKEN if is_stored else FATES[BlockFate.FULL])
         self._holdings.stored(self._number, nbytes)
 
-    def _refuse(self, head: BlockHead, verdict: int, size: int, nbytes: int) -> None:
+    def _refuse(self, head: BlockHead, verdict: int, data: memoryview, nbytes: int) -> None:
         self._acknowledge(head, verdict)
-        self._drop(size, nbytes)
+        self._drop(data, nbytes)
 
-    def _drop(self, size: int, nbytes: int) -> None:
-        self._holdings.figures.dropped += size
+    def _drop(self, data: memoryview, nbytes: int) -> None:
+        self._holdings.figures.dropped += len(data)
+        self._holdings.memory.give(data)
         self._holdings.stored(self._number, nbytes)
 
     def _acknowledge(self, head: BlockHead, verdict: int) -> None:

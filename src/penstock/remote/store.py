@@ -93,9 +93,9 @@ class MergedFiles:
             self._is_writing = True
             self._turn()
 
-    async def read(self, spots: Sequence[Spot]) -> bytearray:
-        """The bytes of neighbouring blocks. PartitionReleasedError where the file is gone, OSError."""
-        return await self._loop.run_in_executor(self._reader, self._read, spots)
+    async def read(self, spots: Sequence[Spot], target: memoryview) -> None:
+        """Fill this with the bytes of neighbouring blocks. PartitionReleasedError where the file is gone, OSError."""
+        await self._loop.run_in_executor(self._reader, self._read, spots, target)
 
     async def settle(self, paths: Iterable[int], committed: CommittedWriter) -> None:
         """Wait until the commit is in the index, and, where that is wanted, these files on the disk. StorageError."""
@@ -179,22 +179,21 @@ class MergedFiles:
             left, offset = left[written:], offset + written
         DISKS.has_written(str(self._path(spot.path)), len(data), time.perf_counter() - began)
 
-    def _read(self, spots: Sequence[Spot]) -> bytearray:
-        first, last = spots[0], spots[-1]
-        data = bytearray(last.offset + last.size - first.offset)
-        view, offset = memoryview(data), first.offset
+    def _read(self, spots: Sequence[Spot], target: memoryview) -> None:
+        first, view = spots[0], target
+        offset = first.offset
         began = time.perf_counter()
         try:
             file = self._file(first.path, is_there=True)
             while view:
                 count = os.preadv(file, [view], offset)
                 if not count:
-                    break  # the reader finds that bytes are missing
+                    view[:] = bytes(len(view))  # the reader finds that bytes are missing, and sees nobody else's
+                    break
                 view, offset = view[count:], offset + count
         except FileNotFoundError as error:
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
-        DISKS.has_read(str(self._path(first.path)), len(data), time.perf_counter() - began)
-        return data
+        DISKS.has_read(str(self._path(first.path)), len(target), time.perf_counter() - began)
 
     def _settle(self, paths: Sequence[int], committed: CommittedWriter) -> None:
         if self._options.fsync:

@@ -136,18 +136,19 @@ class ReadSession:
         while stream.queue:
             run = stream.queue.popleft()
             size, began = _size(run), time.monotonic()
+            data = self._holdings.memory.take(size)
             try:
-                data = await self._holdings.store.read(run)
+                await self._holdings.store.read(run, data)
             except (PenstockError, OSError) as error:
-                self._holdings.reading.give(size)
+                self._give_back(size, data)
                 self._break(stream, error)
                 break
             self._holdings.figures.read += size
             self._holdings.users.moved(self._user, size, time.monotonic() - began)
             self.logic.send_parts(
                 BulkFrame.DATA,
-                (PAIR.pack(stream.number, 0), memoryview(data)),
-                lambda size=size: self._sent(stream, size),  # type: ignore[misc]
+                (PAIR.pack(stream.number, 0), data),
+                functools.partial(self._sent, stream, size, data),
             )
         stream.task = None
         while stream.queue:
@@ -155,13 +156,17 @@ class ReadSession:
         if stream.next is None and not stream.under_way:
             self._end(stream.number)
 
-    def _sent(self, stream: _BlockStream, size: int) -> None:
+    def _sent(self, stream: _BlockStream, size: int, data: memoryview) -> None:
         stream.under_way -= 1
-        self._holdings.reading.give(size)
+        self._give_back(size, data)
         if stream.next is None and not stream.under_way and stream.task is None:
             self._end(stream.number)
         else:
             self._pump(stream)
+
+    def _give_back(self, size: int, data: memoryview) -> None:
+        self._holdings.memory.give(data)
+        self._holdings.reading.give(size)
 
     def _break(self, stream: _BlockStream, error: Exception) -> None:
         if self._streams.get(stream.number) is stream:
