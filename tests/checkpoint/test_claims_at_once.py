@@ -104,7 +104,7 @@ class Claimant:
             storage.sweep(sorted(kept.values())[-RETAINED:])
 
 
-@pytest.mark.parametrize("seed", some_of(range(400), 10))
+@pytest.mark.parametrize("seed", some_of(range(400), 20))
 def test_no_checkpoint_is_lost_or_mixed_whoever_claims_when(tmp_path: Path, seed: int) -> None:
     """Checkpoints that drivers took for complete count afterwards with their bytes, but for those too old."""
     chance = random.Random(seed)

@@ -23,7 +23,7 @@ from penstock.connection.protection import Protection
 from penstock.connection.transport import Endpoint, split_host
 from penstock.errors import AuthenticationError, EnvironmentLostError
 
-STRANGERS = 10_000 if THOROUGH else 240
+STRANGERS = 10_000 if THOROUGH else 120
 AT_ONCE = 20
 GROWTH = 6 << 20
 """Bytes that the allocator may keep besides; ten thousand strangers at a kilobyte each would be more."""

@@ -23,7 +23,7 @@ from penstock.shuffle import AttemptId, DatasetId, PartitionId
 from penstock.testing import DEADLINE
 
 SECRET = b"s" * 32
-BYTES = some_of(range(1100), 17)
+BYTES = some_of(range(1100), 37)
 """The handshake has 200 bytes in each direction, and what follows some hundreds."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from layers import LONG
 from source import CODE, ROOT, modules, text_files
 
 SPDX = "# SPDX-License-Identifier: Apache-2.0"
@@ -28,6 +29,11 @@ def test_every_file_says_its_licence() -> None:
     paths = [module.path for module in modules("src", "tests", "tools", "examples")] + scripts
     missing = [str(path.relative_to(ROOT)) for path in paths if SPDX not in path.read_text().splitlines()[:2]]
     assert not missing, "\n".join(missing)
+
+
+def test_files_that_begin_first_in_their_layer_are_there() -> None:
+    """One that has another name now would begin last again, and nobody would notice."""
+    assert not [name for name in LONG if not (ROOT / name).exists()]
 
 
 def test_source_files_annotate_late() -> None:

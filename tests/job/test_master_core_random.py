@@ -332,8 +332,8 @@ def _fewest_slots(graph: JobGraph) -> int:
     return max(slots_needed(graph, region) for region in regions(graph))
 
 
-ORDERS = 1000 if THOROUGH else 150
-"""Of each shape, so that a run sees more than a thousand."""
+ORDERS = 1000 if THOROUGH else 80
+"""Of each shape, so that a run sees a thousand."""
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -13,7 +13,7 @@ from penstock.shuffle import AttemptId
 TASKS = 500
 MINUTE = 4
 """Heartbeats of a minute: each is so late that a mark is made."""
-MINUTES = 60 if THOROUGH else 15
+MINUTES = 60 if THOROUGH else 10
 
 
 def report(figures: TaskFigures, attempt: AttemptId, seconds: float) -> None:

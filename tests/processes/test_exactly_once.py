@@ -43,8 +43,8 @@ from query_shapes import PARTITIONS, QueryShape, rows_given
 pytestmark = pytest.mark.processes
 
 RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "0"))
-SEEDS = range(RUNS) if RUNS else (2, 4, 7, 8, 9, 12, 15)
-"""The few have each kind of victim as the first one, and soon."""
+SEEDS = range(RUNS) if RUNS else (4, 8, 9, 12)
+"""The few have each kind of victim as the first one, and soon: driver, environment, task, executor."""
 GRID_RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "0"))
 GRID = range(GRID_RUNS) if GRID_RUNS else (2, 20, 23, 25)
 KEEPING = range(GRID_RUNS) if GRID_RUNS else (3, 4)

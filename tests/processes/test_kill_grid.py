@@ -122,13 +122,11 @@ TABLE: dict[tuple[str, str, str], tuple[str, str]] = {
 
 FEW = (
     ("pipelined", "writing", "producer"),
-    ("pipelined", "reading", "consumer"),
     ("pipelined", "reading", "host"),
     ("pipelined", "half", "environment"),
     ("blocking", "writing", "environment"),
     ("blocking", "reading", "executor"),
     ("blocking", "half", "environment"),
-    ("hybrid", "writing", "environment"),
     ("hybrid", "writing", "consumer"),
     ("hybrid", "reading", "host"),
     ("hybrid", "half", "finished executor"),

@@ -37,9 +37,12 @@ def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("mode", ["blocking", "blocking_hash"])
-@pytest.mark.parametrize("consumers", [2, 20, 100])
+@pytest.mark.parametrize("consumers", [2, 20, pytest.param(100, marks=pytest.mark.thorough)])
 def test_more_consumers_than_slots(spark: Any, numbers: str, mode: str, consumers: int) -> None:
-    """Every row arrives once at any width, with files for each consumer or two for all, on eight slots."""
+    """Every row arrives once at any width, with files for each consumer or two for all, on eight slots.
+
+    Twenty are more than the slots; a hundred are only in more turns of them, and run with all cases.
+    """
     stream = penstock.readParquet(spark, numbers).keyBy("id", numPartitions=consumers, mode=mode)
     frame = stream.mapInArrow(count, "n long").toDF()
     counts = [row.n for row in frame.collect()]

@@ -76,9 +76,12 @@ def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
     assert kept.count() == 100
 
 
-@pytest.mark.parametrize("action", ["count", "toArrow"])
+@pytest.mark.parametrize("action", ["count", pytest.param("toArrow", marks=pytest.mark.thorough)])
 def test_threads_of_the_user_leave_nothing(spark: Any, action: str) -> None:
-    """A thread for each action, as a server has: with it goes its connection, here and in the JVM."""
+    """A thread for each action, as a server has: with it goes its connection, here and in the JVM.
+
+    `toArrow` with all cases: the test before this one does it often, on one thread.
+    """
 
     def act(times: int) -> None:
         for _ in range(times):

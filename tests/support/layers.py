@@ -6,7 +6,8 @@ then the rest of Spark's. A test's layer is its dearest mark.
 
 On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
 share what is dear to start. So do the files of a folder inside a room's, and those of `TOGETHER`: they are dealt out
-together. A process that is free takes the next file; nobody waits for a layer to end.
+together. A process that is free takes the next file; nobody waits for a layer to end. Files of `LONG` come first in
+their layer: one that began last would run alone, while the other processes have nothing left.
 """
 
 from __future__ import annotations
@@ -31,6 +32,20 @@ DEPTH = 3
 TOGETHER = {"house"}
 """Rooms whose tests all read the syntax trees of all code, which one process parses once."""
 
+LONG = (
+    "tests/spark/cluster/",
+    "tests/spark/test_verbs_like_spark.py",
+    "tests/spark/test_standalone.py",
+    "tests/spark/test_any_session.py",
+    "tests/spark/test_kills.py",
+    "tests/spark/test_streaming_drivers.py",
+    "tests/spark/test_streaming.py",
+    "tests/spark/test_tpch.py",
+    "tests/spark/test_windows.py",
+    "tests/spark/test_table_formats.py",
+)
+"""The longest files and folders of the last layer; of those at the end of the alphabet all that are long."""
+
 LISTED, LISTED_SECONDS = int(os.environ.get("PENSTOCK_TEST_LISTED", "15")), 0.5
 """So many of the dearest files and tests are named at the end of a run, where they took at least so long."""
 
@@ -45,8 +60,12 @@ def layer_of(names: Sequence[str] | dict[str, Any]) -> str:
 
 
 def in_order(items: list[pytest.Item]) -> None:
-    """Sort tests by layer; within one they stay as they are."""
-    items.sort(key=lambda item: LAYERS[layer_of([mark.name for mark in item.iter_markers()])])
+    """Sort tests by layer; within one the files of `LONG` come first, and all stay as they are otherwise."""
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        return LAYERS[layer_of([mark.name for mark in item.iter_markers()])], not item.nodeid.startswith(LONG)
+
+    items.sort(key=place)
 
 
 def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -140,8 +140,9 @@ def test_a_host_that_stays_away_is_named_with_how_long_it_was_waited_for(host: H
         assert part in str(error)
 
 
+@pytest.mark.thorough
 def test_a_ctrl_c_ends_the_wait_at_once(host: Host) -> None:
-    """Also where the action waits in the JVM."""
+    """Also where the action waits in the JVM; `tests/job/test_shrinking.py` has the cancel of one that waits."""
     action = Action(host.stream(mode="pipelined").toDF().count)
     host.lose()
     wait_until("the job waits", host.is_waited_for, WAIT)
