@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service `external` keeps the promises of blocking partitions, over TLS to a service process of each host."""
+"""The service `external` keeps the promises of blocking partitions: over TLS from other hosts, and on its own."""
 
 from __future__ import annotations
 
@@ -34,3 +34,25 @@ class TestExternal(ShuffleServiceConformance):
         """The shared application."""
         yield application
         application.forget_hosts()
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalHarness]:
+    """Writers and readers beside one service, which lends its files."""
+    harness = ExternalHarness(tmp_path_factory.mktemp("lending"), "app-20260101-0002", hosts=("a",))
+    harness.join("b", "a")
+    yield harness
+    harness.close()
+
+
+class TestExternalOnOneHost(ShuffleServiceConformance):
+    """Readers are lent the files; one kind stands for the others."""
+
+    kinds = ExternalShuffleService.capabilities.kinds[:1]
+    request_timeout = 2.0
+
+    @pytest.fixture
+    def service(self, neighbours: ExternalHarness) -> Iterator[ExternalHarness]:
+        """The shared application."""
+        yield neighbours
+        neighbours.forget_hosts()

@@ -75,6 +75,10 @@ class ExternalHarness:
         for name in hosts:
             self.host(name)
 
+    def join(self, name: str, other: str) -> None:
+        """The tasks of both names run on one host, with one service."""
+        self.hosts[name] = self.host(other)
+
     def host(self, name: str) -> ExternalProcess:
         """The service of a host."""
         if name not in self.hosts:
@@ -121,6 +125,6 @@ class ExternalHarness:
         """End the job, the application and the services; a service keeps nothing of it."""
         self.master.unregister_job(JOB)
         asyncio.run(self.master.close())
-        codes = [host.stop() for host in self.hosts.values()]  # it ends when all is removed
+        codes = [host.stop() for host in set(self.hosts.values())]  # it ends when all is removed
         assert not any(codes)
         assert not [folder for host in self.hosts.values() for folder in host.folders()]

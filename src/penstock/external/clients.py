@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import socket
 import struct
 import time
@@ -47,6 +48,7 @@ from penstock.external.requests import (
     Introduce,
     Introduced,
     KeepByName,
+    LendFile,
     ListHeld,
     PartitionRoom,
     ReleaseKept,
@@ -82,7 +84,7 @@ class ClientSession:
         self.wake: Callable[[], None] = lambda: None
         self.decoder = FrameReader(_CAPACITY)
         self.account = account
-        self.bytes_given = 0
+        self.bytes_given = self.bytes_lent = 0
         self._keeper = keeper
         self._endpoint = endpoint
         self._memory = memory
@@ -216,6 +218,9 @@ class ClientSession:
         if isinstance(request, BeginPartition):
             self._begin_partition(account, number, request)
             return
+        if isinstance(request, LendFile):
+            await self._lend(account, number, request)
+            return
         self._send(reply_frame(number, to_wire(await self._asked(account, request))))
 
     def _introduce(self, request: Introduce) -> Introduced:
@@ -231,9 +236,7 @@ class ClientSession:
 
     def _begin_partition(self, account: Account, call: int, request: BeginPartition) -> None:
         """The answer goes out at once: its descriptors need a socket on which nothing waits."""
-        endpoint = self._endpoint
-        if not isinstance(endpoint, SocketEndpoint) or endpoint.connected.family != socket.AF_UNIX:
-            raise ProtocolError("partitions are written over the service's Unix socket: their files are descriptors")
+        endpoint = self._lending()
         begun = self._keeper.begin(account, request.partition, request.subpartitions)
         kept = begun.kept
         self._writing.add(kept.number)
@@ -245,6 +248,27 @@ class ClientSession:
             raise EnvironmentLostError(f"the writer of {kept.partition} has gone: {error}") from error
         finally:
             begun.close()
+
+    async def _lend(self, account: Account, call: int, request: LendFile) -> None:
+        """As of `_begin_partition`. Lent bytes count as given: the task reads them."""
+        endpoint, since = self._lending(), time.monotonic()
+        lent = await self._keeper.lend(account, request.partition, request.number)
+        try:
+            if not self._is_over:
+                endpoint.send_descriptor(reply_frame(call, to_wire(Done())), lent)
+        except OSError as error:
+            raise EnvironmentLostError(f"the reader of {request.partition} has gone: {error}") from error
+        finally:
+            os.close(lent)
+        self.bytes_lent += request.bytes
+        self._moved(account, request.bytes, since)
+
+    def _lending(self) -> SocketEndpoint:
+        """The endpoint, if it is one that takes descriptors."""
+        endpoint = self._endpoint
+        if not isinstance(endpoint, SocketEndpoint) or endpoint.connected.family != socket.AF_UNIX:
+            raise ProtocolError("files are lent over the service's Unix socket: they are descriptors")
+        return endpoint
 
     async def _asked(self, account: Account, request: Any) -> object:
         keeper = self._keeper

@@ -46,7 +46,8 @@ from penstock.external.requests import (
     pack_kept,
 )
 from penstock.observe.user_work import UserWork
-from penstock.partition.file_input import FileOrigin
+from penstock.partition.extents import DATA, data_name
+from penstock.partition.file_input import FileOrigin, open_file
 from penstock.shuffle import PartitionId
 
 log = logging.getLogger("penstock.external")
@@ -223,6 +224,14 @@ class Keeper:
             if kept.state in _GONE:
                 raise PartitionReleasedError(f"{origin} was released while it was read") from error
             raise
+
+    async def lend(self, account: Account, partition: PartitionId, number: int) -> int:
+        """A descriptor of a partition's data file, to be read; the caller closes it."""
+        kept = account.numbers.get(number)
+        if kept is None or kept.partition != partition or kept.state is not KeptState.THERE or not kept.folder:
+            raise PartitionReleasedError(f"partition {partition} is not there to be lent")
+        path, origin = f"{kept.folder}/{data_name(DATA)}", self._origin(kept)
+        return await self._at_disk(kept, lambda: open_file(path, origin))
 
     def release(self, account: Account, partitions: Iterable[PartitionId]) -> None:
         """Remove partitions; what was not there is released as well, and readers hear so."""

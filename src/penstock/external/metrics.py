@@ -28,7 +28,10 @@ _PARTITIONS = Metric(
     "penstock_external_partitions", MetricKind.GAUGE, "Partitions, by what they are.", (*_APPLICATION, "state")
 )
 _GIVEN = Metric(
-    "penstock_external_given_bytes_total", MetricKind.COUNTER, "Bytes that readers were given.", _APPLICATION
+    "penstock_external_given_bytes_total",
+    MetricKind.COUNTER,
+    "Bytes that readers fetched, and bytes of files that they were lent.",
+    (*_APPLICATION, "way"),
 )
 _MEMORY = Metric("penstock_external_memory_bytes", MetricKind.GAUGE, "Buffers for bytes on their way.", _APPLICATION)
 _CONNECTIONS = Metric(
@@ -66,7 +69,8 @@ def _user_name(user: str) -> str:
 def _of(account: Account, server: ServiceServer) -> Iterator[Sample]:
     labels = (account.key.title, str(account.user))
     yield Sample(_STORED, labels, account.used)
-    yield Sample(_GIVEN, labels, server.given_to(account))
+    for way, size in server.given_to(account)._asdict().items():
+        yield Sample(_GIVEN, (*labels, way), size)
     yield Sample(_MEMORY, labels, server.memory_bytes(account))
     yield Sample(_CONNECTIONS, labels, account.connections)
     counts = dict.fromkeys(KeptState, 0)

@@ -4,11 +4,13 @@
 | who | by | asks |
 |---|---|---|
 | a task that writes | the service's Unix socket | `Introduce` first, then `BeginPartition` to `CommitPartition` |
+| a task that reads on the service's own host | the same | `Introduce` first, then `LendFile` |
 | a task that reads, the driver | its port, after the handshake | `FindRange` and FETCH, releases, `RenewLease` |
 
 Calls and replies are the frames of `penstock.link.frames`; a FETCH is answered with a CHUNK, or a reply that is an
 error. The answer to BeginPartition has two descriptors with it: of the data file and of the index, which the task
-writes. Every request is about partitions of the application whose connection it is, and finds no other.
+writes; that to LendFile has one, of the data file, which the task reads. Every request is about partitions of the
+application whose connection it is, and finds no other.
 """
 
 from __future__ import annotations
@@ -158,6 +160,19 @@ class FindRange(Request[FoundRange]):
 
 
 @dataclass(frozen=True, slots=True)
+class LendFile(Request[Done]):
+    """Lend the data file of the partition with this number, of which the task will read so many bytes.
+
+    Its descriptor comes with the answer. PartitionReleasedError where this service has no such partition, or not any
+    more, PartitionLostError where its file is gone. A file that is removed later is cut to nothing first.
+    """
+
+    partition: PartitionId
+    number: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseKept(Request[Done]):
     """Remove partitions; readers hear that they were released, until their job is over."""
 
@@ -229,6 +244,7 @@ REQUESTS: tuple[type[Request[object]], ...] = (
     CommitPartition,
     GiveUpPartition,
     FindRange,
+    LendFile,
     ReleaseKept,
     ForgetJob,
     ListHeld,

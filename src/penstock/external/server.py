@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.connection.door import Door
 from penstock.connection.frame_connection import FrameConnection
@@ -36,6 +37,17 @@ _SOCKET_PATH = 100
 """Linux takes 107 bytes."""
 
 
+class GivenBytes(NamedTuple):
+    """The bytes that were sent to readers, and those of files that they were lent."""
+
+    fetched: int = 0
+    lent: int = 0
+
+    def and_of(self, session: ClientSession) -> GivenBytes:
+        """With those of a connection."""
+        return GivenBytes(self.fetched + session.bytes_given, self.lent + session.bytes_lent)
+
+
 class ServiceServer:
     """The doors over one keeper. `memory` bytes for each application."""
 
@@ -49,8 +61,8 @@ class ServiceServer:
         self._door = Door[Endpoint](Service.EXTERNAL, keeper, self._enter)
         self._bound: tuple[Path, int] | None = None
         """The Unix socket, and the number of its file."""
-        self._given: dict[str, int] = {}
-        """By application: the bytes that readers got over connections that have ended."""
+        self._given: dict[str, GivenBytes] = {}
+        """By application: over connections that have ended."""
 
     @property
     def refused(self) -> int:
@@ -61,10 +73,13 @@ class ServiceServer:
         """The memory of an application."""
         return self._memories.setdefault(account.key.name, ChunkMemory(self._most))
 
-    def given_to(self, account: Account) -> int:
+    def given_to(self, account: Account) -> GivenBytes:
         """The bytes that readers of an application got, over connections that have ended and those there are."""
-        mine = (session for session in self._sessions.values() if session.account is account)
-        return self._given.get(account.key.name, 0) + sum(session.bytes_given for session in mine)
+        found = self._given.get(account.key.name, GivenBytes())
+        for session in self._sessions.values():
+            if session.account is account:
+                found = found.and_of(session)
+        return found
 
     def memory_bytes(self, account: Account) -> int:
         """The bytes that an application's memory takes now."""
@@ -142,7 +157,7 @@ class ServiceServer:
             return
         account = session.account
         name = account.key.name
-        self._given[name] = self._given.get(name, 0) + session.bytes_given
+        self._given[name] = self._given.get(name, GivenBytes()).and_of(session)
         if not account.connections:
             self._memories.pop(name, None)
             if self._keeper.accounts.find(name) is None:

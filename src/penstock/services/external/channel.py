@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One channel of a gate over host services: from the question where its rows are to their end. Pure.
+"""One channel of a gate over host services: from the question where its rows are to their end. Only a loan does I/O.
 
 Rules: neighbouring extents are fetched together, up to `CHUNK_BYTES`; a longer extent is fetched in pieces. Pieces
-may come in any order; rows are given in that of the file. A partition that is being written is asked for again and
-again; one that nobody has begun to write, until the deadline.
+may come in any order; rows are given in that of the file. A channel that is lent the file reads a stretch of it when
+it has given the last one (`lending`), and fetches what it can't read. A partition that is being written is asked for
+again and again; one that nobody has begun to write, until the deadline.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.link.control import carried_error
 from penstock.link.wire import Plain, from_wire
 from penstock.partition.file_header import damaged
 from penstock.services.external.fetches import ReceivedPiece, WantedPiece
+from penstock.services.external.lending import Lender, LentFile
 from penstock.services.fetching.extent_batches import FetchedExtent
 from penstock.services.fetching.extent_channel import ExtentChannel
 from penstock.shuffle import ChannelDescriptor, EndOfPartition
@@ -60,7 +62,14 @@ class _Neighbours:
 class ExternalChannel(ExtentChannel):
     """Life: `wants` and `took` in turns, `next` as long as it gives something; `is_over` at the end."""
 
-    def __init__(self, number: int, wanted: ChannelDescriptor, schema: pa.Schema, deadline: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        wanted: ChannelDescriptor,
+        schema: pa.Schema,
+        deadline: float,
+        lender: Lender | None = None,
+    ) -> None:
         super().__init__(number, wanted, schema, "of the host service")
         self._deadline = deadline
         self._due: float | None = 0.0
@@ -70,6 +79,8 @@ class ExternalChannel(ExtentChannel):
         """Those that were not given yet, in the order of the rows."""
         self._end: EndOfPartition | None = None
         self._is_closed = False
+        self._lender = lender
+        self._loan: LentFile | None = None
 
     @property
     def is_over(self) -> bool:
@@ -79,10 +90,12 @@ class ExternalChannel(ExtentChannel):
     @property
     def due(self) -> float | None:
         """The time at which it wants something, if it does."""
-        return self._due
+        return self._due if self._loan is None else 0.0
 
     def wants(self, now: float) -> list[WantedPiece]:
-        """The question to ask now, if any."""
+        """The question to ask now, or the pieces to fetch, if any."""
+        if self._loan is not None:
+            return self._read_loan(self._loan)
         if self._due is None or now < self._due:
             return []
         self._due = None
@@ -126,11 +139,40 @@ class ExternalChannel(ExtentChannel):
             extents = [FetchedExtent(*extent) for extent in read_kept(answer.extents)]
         except ValueError as error:
             raise damaged(self._origin, "of the host service", f"its extents have come damaged: {error}") from error
-        for stretch in _neighbours(extents):
-            self._in_order.append(stretch)
+        self._in_order += _neighbours(extents)
+        if self._lender is not None and extents:
+            size = sum(extent.length for extent in extents)
+            self._loan = LentFile(self._lender, self.wanted.source.partition, answer.number, size)
+            return self._read_loan(self._loan)
+        return self._fetch(answer.number)
+
+    def _read_loan(self, loan: LentFile) -> list[WantedPiece]:
+        """Read the next stretch when the last one was given; the pieces to fetch where that can't be."""
+        if self._batches or not loan.may_read:
+            return []
+        stretch = self._in_order[0]
+        size = stretch.end - stretch.begin
+        data = loan.read(stretch.begin, size)
+        if data is None:
+            self._end_loan(loan)
+            return self._fetch(loan.number)
+        self._in_order.popleft()
+        batches = self._rows.read(stretch.extents, stretch.begin, memoryview(data).cast("B"))
+        self._batches.append(loan.counted(size, batches))
+        if not self._in_order:
+            self._end_loan(loan)
+            self._close_if_all_is_there()
+        return []
+
+    def _end_loan(self, loan: LentFile) -> None:
+        loan.close()
+        self._loan = None
+
+    def _fetch(self, number: int) -> list[WantedPiece]:
+        for stretch in self._in_order:
             for offset in range(stretch.begin, stretch.end, CHUNK_BYTES):
                 length = min(CHUNK_BYTES, stretch.end - offset)
-                piece = WantedPiece(self.number, None, answer.number, offset, length)
+                piece = WantedPiece(self.number, None, number, offset, length)
                 self._fetching[piece] = stretch
                 stretch.missing += 1
         self._close_if_all_is_there()
@@ -148,7 +190,7 @@ class ExternalChannel(ExtentChannel):
         self._close_if_all_is_there()
 
     def _close_if_all_is_there(self) -> None:
-        if not self._fetching and self._end is not None:
+        if not self._fetching and not self._in_order and self._end is not None:
             self._is_closed = True
             wanted = self.wanted
             last = wanted.subpartition + wanted.count - 1

@@ -37,7 +37,8 @@ class ExternalEnvironment(BlockingEnvironment):
 
     def gate(self, owner: OwnerContext, descriptor: InputGateDescriptor) -> FetchingGate:
         """A gate that asks host services."""
-        sources = ExternalSources(self._settings.external, self._key, services_protection(self._settings.tls))
+        protection = services_protection(self._settings.tls)
+        sources = ExternalSources(self._settings.external, self._key, protection, owner.metrics)
         return FetchingGate(self._host, owner, descriptor, sources)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:

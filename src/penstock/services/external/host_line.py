@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer's line to the service of its own host: questions over the Unix socket, and the files it is lent.
+"""A task's line to the service of its own host: questions over the Unix socket, and the files it is lent.
 
 Rules: it waits in steps of a twentieth of a second, and looks in between whether its task is to stop. A service that
 is not there, as while it is restarted, is waited for; one that goes while a partition is written, or gives no answer
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from penstock.connection.frames import HEADER
 from penstock.connection.handshake import VERSION, other_version
 from penstock.errors import NoStorageError, StorageError, VersionError
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import BeginPartition, BegunPartition, Introduce, Introduced
+from penstock.external.requests import BeginPartition, BegunPartition, Introduce, Introduced, LendFile
 from penstock.link.control import raise_for_error
 from penstock.link.frames import call_frame, read_reply
 from penstock.link.wire import Done, from_wire, to_wire
@@ -37,12 +38,19 @@ _LENT = 2
 class HostLine:
     """One connection. `check` is called while it waits, and may raise."""
 
-    def __init__(self, path: str, key: ApplicationKey, patience: float, check: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        path: str,
+        key: ApplicationKey,
+        patience: float,
+        check: Callable[[], object],
+        answer: float = _ANSWER_SECONDS,
+    ) -> None:
         self._path = path
         self._check = check
         self._patience = patience
         self._calls = 0
-        self._seconds = _ANSWER_SECONDS
+        self._seconds = answer
         self._socket = self._connected()
         try:
             self.introduced: Introduced = self.ask(Introduce(key.title, key.key, VERSION))
@@ -55,25 +63,31 @@ class HostLine:
     def ask(self, request: Request[A]) -> A:
         """Ask; raises what the service raised, and StorageError where it has gone."""
         answer, lent = self._asked(request)
-        for descriptor in lent:
-            os.close(descriptor)
+        self._close_all(lent)
         return answer
 
     def begin(self, request: BeginPartition) -> tuple[BegunPartition, int, int]:
         """Begin a partition: descriptors of its data file and index come with the answer."""
-        answer, lent = self._asked(request)
-        if len(lent) != _LENT:
-            for descriptor in lent:
-                os.close(descriptor)
-            raise StorageError(f"the host service at {self._path} has lent {len(lent)} files instead of {_LENT}")
-        data, index = lent
+        answer, (data, index) = self._borrowed(request, _LENT)
         return answer, data, index
+
+    def borrow(self, request: LendFile) -> int:
+        """Borrow a data file: a descriptor of it, to be read."""
+        _, (data,) = self._borrowed(request, 1)
+        return data
 
     def tell(self, request: Request[Done]) -> None:
         """A last word, also of a task that was told to stop."""
         self._check = lambda: None
         self._seconds = _LAST_SECONDS
         self.ask(request)
+
+    @property
+    def is_there(self) -> bool:
+        """True if the service has not hung up; asked between two questions, when nothing else can come."""
+        look = select.poll()
+        look.register(self._socket, select.POLLIN)
+        return not look.poll(0)
 
     def close(self) -> None:
         """Hang up; idempotent."""
@@ -97,6 +111,13 @@ class HostLine:
                 return connected
             self._check()
             time.sleep(_PAUSE_SECONDS)
+
+    def _borrowed(self, request: Request[A], count: int) -> tuple[A, list[int]]:
+        answer, lent = self._asked(request)
+        if len(lent) != count:
+            self._close_all(lent)
+            raise StorageError(f"the host service at {self._path} has lent {len(lent)} files instead of {count}")
+        return answer, lent
 
     def _asked(self, request: Request[A]) -> tuple[A, list[int]]:
         self._calls += 1

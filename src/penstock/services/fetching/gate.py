@@ -74,6 +74,7 @@ class FetchingGate(StoredGate):
             line.close()
         self._lines.clear()
         self._readers.clear()
+        self._sources.close()
 
     def _ready(self) -> Received | None:
         for _ in range(len(self._turns)):

@@ -96,3 +96,6 @@ class FetchSources(Protocol):
 
     def line(self, source: ShuffleDescriptor) -> Any:
         """A `ServiceLine` to the service that has this partition."""
+
+    def close(self) -> None:
+        """The gate reads nothing more; idempotent."""

@@ -35,3 +35,6 @@ class EssSources:
             access.patience, "spark.penstock.ess.retryTimeout", f"the shuffle service at {host}:{port}"
         )
         return ServiceLine(Fetches(access.application), lambda: Wire(place, access.session()), patience)
+
+    def close(self) -> None:
+        """Nothing is held but lines."""
