@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -265,13 +266,18 @@ def changed_aggregation() -> None:
 
 
 def test_states_that_do_not_fit_are_refused() -> None:
-    """One without its description, of other functions, or of other key groups where the parallelism changes."""
+    """One without its description, of another version, of other functions, or of other groups where they count."""
 
     def without(state: dict[str, bytes]) -> StepContext:
         del state["about"]
         return context()
 
+    def of_before(state: dict[str, bytes]) -> StepContext:
+        state["about"] = msgpack.packb(msgpack.unpackb(state["about"]) | {"version": 2})
+        return context()
+
     assert "can't be read" in refused(without)
+    assert "is of version 2 with keys by" in refused(of_before)
     with pytest.raises(CheckpointError, match=r"state of 'aggregate by k: n=count\(\*\).*now has .*sum"):
         changed_aggregation()
     assert "lies in 16 key groups" in refused(lambda _: context(0, 2, 32))

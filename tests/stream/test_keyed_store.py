@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -367,6 +368,14 @@ def test_other_changes_are_refused_by_name(after: VariableSpec, words: str) -> N
     before = value(pa.field("a", pa.int32()))
     with pytest.raises(CheckpointError, match=words):
         restored(before, after, pa.RecordBatch.from_pylist([{"a": 1}], before.schema))
+
+
+def test_a_state_of_another_version_is_refused() -> None:
+    """By both versions: none but the present one was ever released."""
+    state = stored(KeyedStore(KEYS, SPECS).snapshot(context(0, 1)))
+    state["about"] = msgpack.packb(msgpack.unpackb(state["about"]) | {"version": 2})
+    with pytest.raises(CheckpointError, match=r"of version 2 with keys by .* a processor of version 3 with"):
+        KeyedStore(KEYS, SPECS).restore([state], context(0, 1), 0)
 
 
 def test_a_state_that_is_dropped_may_be_gone() -> None:

@@ -31,8 +31,6 @@ from penstock.stream.increments import CHANGED, Chains, ChangedSlots, change_pre
 from penstock.stream.key_index import Slots
 
 VERSION: Final = 3
-_READ: Final = (1, 2, 3)
-"""In version 1 all states are written with each checkpoint, in 2 all but those of aggregations by key."""
 CHUNK_ROWS = 1 << 20
 ABOUT = "about"
 _ROWS = "rows."
@@ -249,10 +247,10 @@ def _read(what: str, packed: bytes, place: str) -> tuple[int, int]:
         groups = int(about["max_parallelism"]), int(about["parallelism"])
     except (KeyError, ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptCheckpointError(f"{place}: its keyed state can't be read: {error!r}") from error
-    if version not in _READ or function != HASH:
+    if version != VERSION or function != HASH:
         raise CheckpointError(
             f"{place}: its keyed state is of version {version} with keys by {function}; this Penstock reads "
-            f"versions up to {VERSION} with keys by {HASH}"
+            f"version {VERSION} with keys by {HASH}: start it at a new checkpointLocation"
         )
     if states != what:
         raise CheckpointError(

@@ -172,8 +172,7 @@ class KeyedStore:
             slots = np.unique(self._index.slots(stored_keys(batch)))
             for kept in self._variables.values():
                 kept.clear(slots)
-            if found.chains_timers:
-                self._timers.clear(slots)
+            self._timers.clear(slots)
         for stored in found.variables:
             if stored.name in plans:
                 for batch in own_batches(state, f"{start}.{stored.number}", found, context):
@@ -189,7 +188,6 @@ class KeyedStore:
         self._chains.forget()
         self._variables = {spec.name: self._empty(spec) for spec in self._specs}
         self._timers = Timers()
-        self._timers.changes = self._chains
         self._timers.changes = self._chains
 
     def _empty(self, spec: VariableSpec) -> AnyVariable:

@@ -35,8 +35,6 @@ from penstock.stream.state.variables import EXPIRY, FrozenState, FrozenVariable,
 KIND: Final = "processor"
 TIMERS: Final = "(timers)"
 VERSION: Final = 3
-_READ: Final = (1, 2, 3)
-"""In version 1 all state is written with each checkpoint, in 2 all but timers."""
 ABOUT = "about"
 _KEYS: Final = 1 << 20
 """So many keys are in one piece."""
@@ -62,15 +60,13 @@ class About:
     groups: int
     parallelism: int
     variables: tuple[StoredVariable, ...]
-    chains_timers: bool
-    """True if timers are among what has changed; else all of them are in the pieces of all state."""
 
     @classmethod
     def of(cls, packed: bytes, place: str) -> About:
         """Read one; raises CheckpointError for what this version can't read."""
         try:
             found = msgpack.unpackb(packed)
-            if found.get("version") not in _READ or (found.get("kind"), found["hash"]) != (KIND, HASH):
+            if found.get("version") != VERSION or (found.get("kind"), found["hash"]) != (KIND, HASH):
                 raise CheckpointError(
                     f"{place}: the checkpoint to go on from holds {found.get('states') or found.get('kind')!r} of "
                     f"version {found.get('version')} with keys by {found['hash']}, and the query now has a processor"
@@ -78,7 +74,7 @@ class About:
                 )
             variables = tuple(_stored(number, each) for number, each in enumerate(found["variables"]))
             keys, groups, parallelism = _schema(found["keys"]), found["max_parallelism"], found["parallelism"]
-            return cls(keys, groups, parallelism, variables, found["version"] > 2)
+            return cls(keys, groups, parallelism, variables)
         except (KeyError, ValueError, TypeError, msgpack.UnpackException, pa.ArrowException) as error:
             raise CorruptCheckpointError(f"{place}: its keyed state can't be read: {error!r}") from error
 
