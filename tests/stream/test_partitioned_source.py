@@ -136,9 +136,10 @@ class Again(Numbers):
 
 def test_a_source_may_use_its_memory_again() -> None:
     """Rows that wait in the task keep their values when the source is asked for more, whole batches and parts."""
-    reader = source(Again({"0": 8}, 4)).open(0, 1, [])
+    reader = source(Again({"0": 16}, 4)).open(0, 1, [])
     given = [reader.poll(3), reader.poll(3), reader.poll(100)]
-    assert [batch["n"].to_pylist() for batch in given if batch is not None] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+    expected = [[0, 1, 2], [3, 4, 5], list(range(6, 16))]
+    assert [batch["n"].to_pylist() for batch in given if batch is not None] == expected
 
 
 class Sparse(Numbers):

@@ -29,16 +29,22 @@ from typing import Any, Protocol
 
 import msgpack
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.errors import PlanError
 from penstock.operators.conform import Conformer
 from penstock.record.copies import Copies
+from penstock.record.layout import contains
 from penstock.stream.sources import read_whole
 
 POLL_SECONDS = 0.05
 """A reader that had nothing is asked again after so long."""
 _EMPTY_BATCHES = 100
 """After so many without a row the task has other things to do: it answers barriers between two polls."""
+_GATHER_SECONDS = 0.004
+_GATHER_BYTES = 1 << 20
+"""Batches of a partition are put together while they took no longer, and are no more: each costs its step as much as
+some thousand rows."""
 
 Position = tuple[Any, int]
 """An offset, and the number of rows after it that were given."""
@@ -147,6 +153,8 @@ class PartitionedReader:
         self._positions = positions
         self._conformer = Conformer(source.schema, source.name)
         self._copies = Copies()
+        self._joins = not any(contains(kind, pt.is_dictionary) for kind in source.schema.types)
+        """True if any two batches can be one."""
         self._caught_up: list[_Partition] = []
         """Those that have ended, or have given what is available, where no more is asked for in this run."""
         self._open = [_Partition(name, source.rows, position) for name, position in positions.items()]
@@ -170,17 +178,29 @@ class PartitionedReader:
             return None
         for _ in range(len(self._open)):
             partition = self._open.pop(0)
-            batch = partition.next(max_rows)
-            is_over = self._source.is_available_now and batch is None and not partition.is_under_way
+            batches, has_more = self._gathered(partition, max_rows)
+            is_over = self._source.is_available_now and not has_more and not partition.is_under_way
             (self._caught_up if is_over or partition.is_ended else self._open).append(partition)
             self._positions[partition.name] = partition.position
-            partition.asked(self._clock(), has_rows=batch is not None or partition.is_under_way)
-            if batch is not None:
+            partition.asked(self._clock(), has_rows=bool(batches) or partition.is_under_way)
+            if batches:
                 self._ask_at, self.partition = None, partition.name
-                return self._copies.of(self._conformer.conform(batch))
+                return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         is_under_way = any(partition.is_under_way for partition in self._open)
         self._ask_at = None if is_under_way else self._clock() + self._source.poll_seconds
         return None
+
+    def _gathered(self, partition: _Partition, max_rows: int) -> tuple[list[pa.RecordBatch], bool]:
+        """The next batches of a partition, up to so many rows, and whether it may have more now."""
+        batches: list[pa.RecordBatch] = []
+        until, size = self._clock() + _GATHER_SECONDS, 0
+        while (batch := partition.next(max_rows)) is not None:
+            batches.append(self._copies.of(self._conformer.conform(batch)))
+            max_rows -= batch.num_rows
+            size += batch.nbytes
+            if not (self._joins and max_rows > 0 and size < _GATHER_BYTES and self._clock() < until):
+                return batches, True
+        return batches, False
 
     def partitions_waiting(self) -> dict[str, float]:
         """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
