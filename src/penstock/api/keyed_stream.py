@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.api.group_verbs import GroupVerbs
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep
-from penstock.api.narrow import rows_argument
+from penstock.api.narrow import chosen, rows_argument
 from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.schemas import column_arguments, function_argument, schema_argument
 from penstock.api.stateful import Modes, stateful_operator
@@ -85,10 +85,22 @@ class KeyedStream(GroupVerbs, Stream):
             from penstock.stream.aggregate import KeyedAggregate
 
             kept = KeyedAggregate(upstream.schema, self._keys, tuple(wanted), self.is_ansi())
-            return self.applied(kept, kept.result_schema)
+            found = kept.result_schema
+            rows = self._with_columns_of(wanted)
+            return rows.applied(replace(kept, schema=rows.schema), found)
         partial, final, plan = aggregate_pair(upstream.schema, self._keys, wanted, ansi=self.is_ansi())
         before = upstream.applied(partial, plan.state_schema)
         return before.exchanged(self._spec, self._choice).applied(final, plan.result_schema)
+
+    def _with_columns_of(self, wanted: Sequence[Aggregation]) -> KeyedStream:
+        """This stream with its keys and what these aggregations read: the other columns need not be sent."""
+        schema = self.schema
+        needed = {*self._keys, *(item.column for item in wanted)}
+        names = [name for name in schema.names if name in needed] or schema.names[:1]
+        if len(names) == len(schema) or len(set(schema.names)) < len(schema):
+            return self
+        rows = self._upstream.projected(chosen(schema, names, "agg"))
+        return KeyedStream(rows, self._keys, self._spec, self._choice)
 
     def _ungrouped(self) -> tuple[Stream, tuple[str, ...]]:
         return self._upstream, self._keys

@@ -36,8 +36,13 @@ def _renamed(field: pa.Field, names: Mapping[str, str]) -> pa.Field:
 def dropped(schema: pa.Schema, session: Any, columns: Sequence[object]) -> Project:
     """The columns but these; what is no column is ignored, as in Spark."""
     names = {meant(schema, _name(column), session) for column in columns}
-    reading = ExpressionReader(schema, None, "drop")
-    return projected([reading.column(name) for name in schema.names if name not in names], "drop")
+    return chosen(schema, [name for name in schema.names if name not in names], "drop")
+
+
+def chosen(schema: pa.Schema, names: Sequence[str], verb: str) -> Project:
+    """These columns alone, as they are."""
+    reading = ExpressionReader(schema, None, verb)
+    return projected([reading.column(name) for name in names], verb)
 
 
 def _name(column: object) -> str:
