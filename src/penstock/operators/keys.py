@@ -95,7 +95,7 @@ def group_rows(columns: Sequence[pa.Array], rows: int) -> Groups:
     picks: list[Codes] = [np.arange(len(encoded[0][1]))]
     for codes, dictionary in encoded[1:]:
         width = max(1, len(dictionary))
-        combined, pairs = _dense(combined.astype(np.int64) * width + codes)
+        combined, pairs = numbered(combined.astype(np.int64) * width + codes)
         picks = [pick[pairs // width] for pick in picks]
         picks.append(pairs % width)
     keys = tuple(dictionary.take(int64_array(pick)) for (_, dictionary), pick in zip(encoded, picks, strict=True))
@@ -110,7 +110,7 @@ def _encode(column: pa.Array) -> tuple[Codes, pa.Array]:
     return int32_values(found.indices), found.dictionary
 
 
-def _dense(values: npt.NDArray[np.int64]) -> tuple[Codes, npt.NDArray[np.int64]]:
+def numbered(values: npt.NDArray[np.int64]) -> tuple[Codes, npt.NDArray[np.int64]]:
     """Numbers in first-seen order for these values, and the values in that order."""
     found = int64_array(values).dictionary_encode()
     dictionary = (

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.operators.keys import group_rows, normalised
+from penstock.operators.keys import group_rows, normalised, numbered
 from penstock.record import word_hash
 from penstock.record.layout import fixed_values, int64_array, null_mask
 from penstock.stream.run_rows import taken
@@ -265,8 +265,8 @@ class IntegerKeys:
         slots = self._table.find(words)
         new = np.flatnonzero(slots == _NONE)
         if len(new):
-            distinct, places = np.unique(words[new], return_inverse=True)
-            slots[new] = self._table.add(distinct)[places]
+            places, distinct = numbered(words[new].view(np.int64))
+            slots[new] = self._table.add(distinct.view(np.uint64))[places]
         return slots
 
     def _array(self, words: Words, is_null: npt.NDArray[np.bool_] | None) -> pa.Array:
