@@ -205,24 +205,24 @@ class JoinStep(PlainStep):
             yield self._alone(number, rows.filter(boolean_array(bare)))
             rows = rows.filter(boolean_array(~bare))
         done = np.zeros(rows.num_rows, np.bool_)
-        yield from self._pairs(number, rows, done)
+        slots = self._index.slots(rows.columns[: self._keys])
+        yield from self._pairs(number, (rows, slots), done)
         if self._operator.between is not None and self._lateness.watermark > LEAST:
             over = self._is_over(number, rows)
             if is_kept and (over & ~done).any():
                 yield self._alone(number, rows.filter(boolean_array(over & ~done)))
             if over.any():
-                rows, done = rows.filter(boolean_array(~over)), done[~over]
+                rows, slots, done = rows.filter(boolean_array(~over)), slots[~over], done[~over]
         if rows.num_rows:
-            slots = self._index.slots(rows.columns[: self._keys])
             self._sides[number].add(slots, rows, done)
             if is_kept:
                 self._chains[number].changed(slots)
             else:
                 self._chains[number].added(rows, len(self._sides[number]))
 
-    def _pairs(self, number: int, rows: pa.RecordBatch, done: Mask) -> Iterator[pa.RecordBatch]:
-        """The pairs with rows of the other side; on both sides rows are marked that have met one."""
-        slots = self._index.slots(rows.columns[: self._keys])
+    def _pairs(self, number: int, given: tuple[pa.RecordBatch, Slots], done: Mask) -> Iterator[pa.RecordBatch]:
+        """The pairs of rows and their slots with the other side; on both sides rows are marked that have met one."""
+        rows, slots = given
         for pairs in self._sides[1 - number].matches(slots):
             own, others = rows.take(int64_array(pairs.given)), pairs.rows
             left, right = (own, others) if number == LEFT else (others, own)
