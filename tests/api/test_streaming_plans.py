@@ -57,6 +57,26 @@ def test_parallelism_that_was_asked_for_is_kept() -> None:
     assert [vertex.parallelism for vertex in graph.vertices] == [2, 2]
 
 
+def test_stages_have_no_more_tasks_than_there_are_cores_to_share() -> None:
+    """However many slots there are; what somebody asked for is kept."""
+
+    def widths(stream: Stream) -> list[int]:
+        graph = query_graph(stream.branches, NoopSink(), Settings(), 12, OPTIONS, cores=2)
+        return [vertex.parallelism for vertex in graph.vertices]
+
+    assert widths(rate(3).keyBy("value").count()) == [3, 2]
+    assert widths(rate(3).keyBy("value", numPartitions=5).count()) == [3, 5]
+
+
+def test_an_aggregation_is_sent_the_columns_that_it_reads() -> None:
+    """Its keys and what is aggregated, in the order of the rows; one column where it counts all rows as one group."""
+    rows = rate().withColumns({"k": pc.field("value"), "unread": pc.field("value")})
+    (edge,) = planned(rows.keyBy("k").agg(n=("*", "count"), most=("value", "max"))).edges
+    assert edge.schema.names == ["value", "k"]
+    (edge,) = planned(rows.groupBy().agg(n=("*", "count"))).edges
+    assert edge.schema.names == ["timestamp"]
+
+
 def test_explain_shows_the_plan_that_a_query_would_run(capsys: pytest.CaptureFixture[str]) -> None:
     """With as many tasks, one slot left free, and pipelined exchanges; a sink is not there yet."""
     counts = rate().keyBy("value").count()

@@ -140,8 +140,13 @@ def _parallelism(vertices: list[PlannedVertex], groups: list[tuple[int, ...]], s
     return {vertex.id: least[vertex.leader] for vertex in vertices}
 
 
-def shares_of(vertices: list[PlannedVertex], group: tuple[int, ...], slots: int) -> dict[int, int]:
-    """Leaders with what they asked for; the others share what is left, those with a limit below it first."""
+def shares_of(
+    vertices: list[PlannedVertex], group: tuple[int, ...], slots: int, most: int | None = None
+) -> dict[int, int]:
+    """Leaders with what they asked for; the others share what is left, those with a limit below it first.
+
+    A leader that did not ask gets `most` at most.
+    """
     weight: Counter[int] = Counter()
     for number in group:
         resources = vertices[number].resources
@@ -151,12 +156,14 @@ def shares_of(vertices: list[PlannedVertex], group: tuple[int, ...], slots: int)
     while open_leaders := [leader for leader in weight if leader not in fixed]:
         left = slots - sum(count * weight[leader] for leader, count in fixed.items())
         share = max(1, left // sum(weight[leader] for leader in open_leaders))
-        small = {
-            leader: limit
-            for leader in open_leaders
-            if (limit := vertices[leader].limit) is not None and limit < share
-        }
+        limits = {leader: _least(vertices[leader].limit, most) for leader in open_leaders}
+        small = {leader: limit for leader, limit in limits.items() if limit is not None and limit < share}
         if not small:
             fixed.update(dict.fromkeys(open_leaders, share))
         fixed.update(small)
     return fixed
+
+
+def _least(*limits: int | None) -> int | None:
+    """The least of those that there are."""
+    return min((limit for limit in limits if limit is not None), default=None)

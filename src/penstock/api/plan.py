@@ -77,15 +77,19 @@ def plan_job(
     return Plan(graph, dataframes)
 
 
-def plan_query(results: Sequence[Step], settings: Settings, slots: int, options: StreamingOptions) -> JobGraph:
+def plan_query(
+    results: Sequence[Step], settings: Settings, slots: int, options: StreamingOptions, cores: int | None = None
+) -> JobGraph:
     """The job of a streaming query, whose tasks run all at once over pipelined exchanges.
 
-    An exchange has another kind only where the stream asked for it, which is the caller's to refuse.
+    An exchange has another kind only where the stream asked for it, which is the caller's to refuse. All tasks share
+    these `cores`: a stage has no more tasks than that, unless somebody says how many. Rows in smaller batches cost
+    more, and no core is left that could take them.
     """
     builder = PlanBuilder(replace(settings, shuffle=replace(settings.shuffle, mode=AUTO)), is_query=True)
     builder.build(tuple(results))
     names = [vertex.title for vertex in builder.vertices]
-    shares = shares_of(builder.vertices, tuple(vertex.id for vertex in builder.vertices), slots)
+    shares = shares_of(builder.vertices, tuple(vertex.id for vertex in builder.vertices), slots, cores)
     vertices = tuple(
         vertex.job_vertex(name, shares[vertex.leader]) for vertex, name in zip(builder.vertices, names, strict=True)
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -144,6 +145,11 @@ class SparkRuntime:
     def total_slots(self) -> int:
         """The application's task slots; waits for executors to register."""
         return total_slots(self._context, self.settings().job.slots_timeout)
+
+    @property
+    def shared_cores(self) -> int | None:
+        """The cores that all tasks share, where the session is on this machine alone; None elsewhere."""
+        return len(os.sched_getaffinity(0)) if self.is_local else None
 
     def slots_at_hand(self) -> int:
         """Those that no streaming query keeps, at least one: what a job is planned for that starts now."""

@@ -208,7 +208,8 @@ class StreamWriter(TakesOptions):
         total = runtime.total_slots()
         is_kept = bool(settings.streaming.checkpoint_location)
         branches = in_mode(self._branches, self._mode)
-        graph = query_graph(branches, sink, settings, runtime.slots_at_hand(), options, is_kept=is_kept)
+        slots, cores = runtime.slots_at_hand(), runtime.shared_cores
+        graph = query_graph(branches, sink, settings, slots, options, is_kept=is_kept, cores=cores)
         runtime.refuse(graph, total)
         if self._function is not None:
             refuse_without_slots(graph, runtime.slots_at_hand(), total)
@@ -274,14 +275,14 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
 
 def sketched_query(branches: tuple[Step, ...], session: Any) -> JobGraph:
     """The job of the query that `start` would begin now, without its sink."""
-    slots, settings = PLANNING_SLOTS, Settings()
+    slots, cores, settings = PLANNING_SLOTS, None, Settings()
     if session is not None:
         from penstock.spark.runtime import SparkRuntime
 
         runtime = SparkRuntime.of(session)
-        slots, settings = runtime.slots_at_hand(), runtime.settings()
+        slots, cores, settings = runtime.slots_at_hand(), runtime.shared_cores, runtime.settings()
     options = query_options("", "(the query's name)", "", settings.streaming)
-    return query_graph(in_mode(branches, None), _AnySink(), settings, slots, options)
+    return query_graph(in_mode(branches, None), _AnySink(), settings, slots, options, cores=cores)
 
 
 class _AnySink(NoopSink):
@@ -301,11 +302,13 @@ def query_graph(
     options: StreamingOptions,
     *,
     is_kept: bool = False,
+    cores: int | None = None,
 ) -> JobGraph:
     """The job of a query, checked; raises PlanError for what can't run as one.
 
-    If nobody says how many tasks there are, one slot is left to whoever looks at the rows that the query writes.
-    `is_kept`: a later run may go on from its checkpoints.
+    If nobody says how many tasks there are, one slot is left to whoever looks at the rows that the query writes, and
+    a stage has no more of them than these `cores`, which all tasks share. `is_kept`: a later run may go on from its
+    checkpoints.
     """
     refuse_batch(branches)
     last = branches[0]
@@ -318,9 +321,9 @@ def query_graph(
     if writing is not None:  # its messages come together in one task, which commits them
         last = ExchangeStep((OperatorStep(last, writing, MESSAGES),), exchange("to_one"), ExchangeChoice(1))
     written = OperatorStep(last, SinkOperator(sink), last.schema)
-    graph = plan_query((written,), settings, slots, options)
+    graph = plan_query((written,), settings, slots, options, cores)
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
-        graph = plan_query((written,), settings, slots - 1, options)
+        graph = plan_query((written,), settings, slots - 1, options, cores)
     refuse_in(graph)
     if options.restarts_alone:
         graph = approximate(graph, sink, available_now=options.available_now)
