@@ -64,6 +64,8 @@ CONTEXT = StepContext(0, 1, 128, "totals")
 PART = "totals.0"
 PATIENCE = 600.0
 STORES = ("memory", "files")
+COMPARED = ("rows_a_second", "rows_a_processor_second", "whole_seconds", "changed_seconds", "restore_seconds")
+"""The figures of which the second store's are shown in those of the first."""
 SYNCED = 6 << 20
 """Bytes, about as many as a snapshot of the changes of 20 million keys has."""
 ROWS = pa.schema([("k", pa.int64()), ("amount", pa.int64())])
@@ -307,12 +309,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only:
         _only(options)
         return 0
+    found: dict[str, Figures] = {}
     for store in [options.store] if options.store else STORES:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
-            figures = _child(options, store, folder, "run") | _child(options, store, folder, "restore")
-        sys.stdout.write(f"{store}, {options.state}, {options.keys:,} keys\n")
-        sys.stdout.writelines(f"  {name:<26}{value:>16,.2f}\n" for name, value in figures.items())
+            found[store] = _child(options, store, folder, "run") | _child(options, store, folder, "restore")
+        _show(f"{store}, {options.state}, {options.keys:,} keys", found[store])
+    if len(found) == len(STORES):
+        memory, files = (found[store] for store in STORES)
+        _show("files by memory", {name: files[name] / memory[name] for name in COMPARED})
     return 0
+
+
+def _show(title: str, figures: Figures) -> None:
+    sys.stdout.write(f"{title}\n")
+    sys.stdout.writelines(f"  {name:<26}{value:>16,.2f}\n" for name, value in figures.items())
+    sys.stdout.flush()
 
 
 def _only(options: argparse.Namespace) -> None:
