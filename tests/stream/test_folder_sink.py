@@ -24,7 +24,7 @@ from penstock.job.query_storage import QueryStorage
 from penstock.machine import durable
 from penstock.machine.durable import sync_file
 from penstock.stream.chain import StepContext
-from penstock.stream.folder_sink import FolderSink
+from penstock.stream.folder_sink import FolderSink, FolderWriter
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator
 from penstock.stream.steps import refuse_rows_again
@@ -41,6 +41,13 @@ def batch(*values: int) -> pa.RecordBatch:
 
 
 ATTEMPTS = itertools.count()
+
+
+def stored(writer: FolderWriter, checkpoint: int) -> bytes:
+    """The state of a checkpoint that was stored."""
+    state = writer.prepare(checkpoint)
+    writer.sync(state)
+    return state
 
 
 def sink(folder: Path, kind: str = "parquet", files: pafs.FileSystem | None = None) -> FolderSink:
@@ -100,7 +107,7 @@ def test_a_late_task_of_an_earlier_driver_leaves_the_files_of_the_next_one(tmp_p
         folder = tmp_path / f"{former} {present}"
         writer = sink(folder).owned(present).open(0, 1, [])
         writer.write(batch(1))
-        state = writer.prepare(1)
+        state = stored(writer, 1)
         late = sink(folder).owned(former).open(0, 1, [])
         late.commit(1)
         late.close()
@@ -113,9 +120,9 @@ def test_an_attempt_begins_by_publishing_what_its_checkpoint_names(tmp_path: Pat
     """It does so even if the one before had got to it; files written after that checkpoint are removed."""
     first = sink(tmp_path).open(0, 1, [])
     first.write(batch(1))
-    state = first.prepare(1)
+    state = stored(first, 1)
     first.write(batch(2))
-    first.prepare(2)
+    stored(first, 2)
     first.write(batch(3))
     if published:
         first.commit(1)
@@ -182,7 +189,7 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
     for subtask in range(3):
         writer = sink(tmp_path).open(subtask, 3, [])
         writer.write(batch(subtask))
-        writer.prepare(1)
+        stored(writer, 1)
     other = ".part-query2-00000-000000-0123456789abcdef.parquet"
     for name in (other, ".hidden"):
         (tmp_path / name).write_bytes(b"")
@@ -223,9 +230,7 @@ def prepared(folder: Path, *values: int) -> bytes:
     """The state that an attempt leaves that wrote these, and died after its checkpoint 1."""
     writer = sink(folder).open(0, 1, [])
     writer.write(batch(*values))
-    state = writer.prepare(1)
-    writer.sync(state)
-    return state
+    return stored(writer, 1)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -260,11 +265,49 @@ def test_a_prepared_file_that_is_gone_declines_its_checkpoint(tmp_path: Path) ->
     """Its rows would be lost, and nobody would know."""
     writer = sink(tmp_path).open(0, 1, [])
     writer.write(batch(1))
-    state = writer.prepare(1)
+    state = stored(writer, 1)
     (hidden,) = tmp_path.glob(".part*")
     hidden.unlink()
     with pytest.raises(FileNotFoundError, match="a prepared file is gone, and was not published"):
         writer.sync(state)
+
+
+def test_no_row_waits_for_the_encoding_of_those_in_front_of_a_barrier(tmp_path: Path) -> None:
+    """The task gives a file its name and goes on; the checkpoint's thread writes it, with one that was given up."""
+    writer = sink(tmp_path).open(0, 1, [])
+    writer.write(batch(1))
+    writer.prepare(1)
+    writer.write(batch(2))
+    state = writer.prepare(2)
+    writer.write(batch(3))
+    assert names(tmp_path) == []
+    writer.sync(state)
+    assert len(names(tmp_path)) == 2
+    writer.commit(2)
+    assert seen(tmp_path) == [1, 2]
+    writer.prepare(3)
+    writer.close()
+    assert len(names(tmp_path)) == 2
+
+
+def test_rows_that_could_not_be_written_end_their_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint is declined, and each later call of the task says why: the next one would lack the rows."""
+    writer = sink(tmp_path).open(0, 1, [])
+    writer.write(batch(1))
+    state = writer.prepare(1)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as full:
+        full.setattr("penstock.stream.sink_files.FileForm.open", refuse)
+        with pytest.raises(OSError, match="no space left"):
+            writer.sync(state)
+    for call in (lambda: writer.sync(state), lambda: writer.write(batch(2)), lambda: writer.prepare(2)):
+        with pytest.raises(OSError, match="no space left"):
+            call()
+    writer.close()
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -67,8 +67,9 @@ def test_next_attempt_publishes_and_removes_within_folders(tmp_path: Path) -> No
     first = opened(tmp_path, [])
     first.write(rows(("a", 1), ("b", 2)))
     state = first.prepare(1)
+    first.sync(state)
     first.write(rows(("a", 9)))
-    first.prepare(2)  # never complete
+    first.sync(first.prepare(2))  # never complete
     second = opened(tmp_path, [state])
     assert seen(tmp_path) == {"k=a": [1], "k=b": [2]}
     shutil.rmtree(tmp_path / "k=b")  # a consumer's
@@ -133,7 +134,7 @@ def test_no_folder_is_made_below_a_mount_point(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "out")
     writer.write(rows(("a", 1)))
     with pytest.raises(FileNotFoundError):
-        writer.prepare(1)
+        writer.sync(writer.prepare(1))
     assert not (tmp_path / "out").exists()
 
 

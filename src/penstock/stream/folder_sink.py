@@ -8,12 +8,13 @@
 With `partition_by` the files lie in folders named by the values of these columns, `<folder>/day=2026-01-31/part-...`,
 as Spark names them, and lack the columns.
 
-A file holds what came between two barriers. At the second it is closed, and its name goes into the checkpoint, whose
-thread waits until it is on the disk; when that is complete it gets the name that readers see. From then on it is the
-reader's, who may move it on. An attempt begins by publishing what the restored checkpoint names. After its first
-complete checkpoint, and at its end, it removes what earlier attempts have left besides. `uid` tells queries that
-write into one folder apart; it must be the same in all attempts of a query. `owner` grows with each attempt, also
-where another driver has taken over: so a task that begins late leaves the files of later attempts alone.
+A file holds what came between two barriers. At the second it ends, and its name goes into the checkpoint, whose
+thread writes it and waits until it is on the disk; when that is complete it gets the name that readers see. From then
+on it is the reader's, who may move it on. An error of that thread declines the checkpoint and is raised by the next
+call. An attempt begins by publishing what the restored checkpoint names. After its first complete checkpoint, and at
+its end, it removes what earlier attempts have left besides. `uid` tells queries that write into one folder apart; it
+must be the same in all attempts of a query. `owner` grows with each attempt, also where another driver has taken
+over: so a task that begins late leaves the files of later attempts alone.
 
 Limits: a folder of a partitioned sink stays when its files have gone. A file system that can't change a name in one
 step (object stores) shows a file when it is there as a whole.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +37,7 @@ from penstock.errors import PlanError, SettingError
 from penstock.operators.csv_write import PLAIN_CSV, CsvSigns
 from penstock.operators.partitioned_write import by_folder
 from penstock.stream.last_rows import LastRows, with_epoch
-from penstock.stream.sink_files import FORMS, FileForm, SinkFiles, files_schema
+from penstock.stream.sink_files import FORMS, EndedFiles, FileForm, SinkFiles, files_schema
 from penstock.stream.sink_folder import MARK, Prepared, SinkFolder
 
 _REMEMBERED = 1000
@@ -170,10 +172,15 @@ class FolderWriter:
         self._last = LastRows(sink.keys) if sink.keys else None
         self._files = SinkFiles(form, self._new_name, self._open_stream)
         self._prepared: list[tuple[int, str]] = []
+        self._ended: list[tuple[int, EndedFiles]] = []
+        """Files that are not written as a whole, each with the checkpoint that it was prepared for."""
+        self._finishing = threading.Lock()
+        self._failure: Exception | None = None
         self._published: dict[str, None] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows; large amounts are written at once."""
+        self._check()
         if self._last is not None:
             self._last.add(batch)
         else:
@@ -190,24 +197,32 @@ class FolderWriter:
             self._files.write(f"{folder}/", rows)
 
     def prepare(self, checkpoint: int) -> bytes:
-        """Close the files; the names of all that is to be published."""
+        """End the files; the names of all that is to be published."""
+        self._check()
         for rows in self._last.take() if self._last is not None else ():
             self._write(rows)
-        self._prepared += [(checkpoint, name) for name in self._files.close()]
+        ended = self._files.end()
+        if ended.rows:
+            self._ended.append((checkpoint, ended))
+        self._prepared += [(checkpoint, name) for name in ended.rows]
         self._epoch = checkpoint
         return Prepared(self._prepared, self._sink.folder, self._folder.mark, checkpoint).packed()
 
     def sync(self, prepared: bytes) -> None:
-        """Wait until the files that were prepared are on the disk, and the new names of those that were published.
+        """Write the files that were prepared, and wait until they and the names of published ones are on the disk.
 
         Raises OSError, and so declines the checkpoint, where one of them is gone.
         """
+        self._finish(Prepared.of(prepared).epoch)
         names = [name for _, name in Prepared.of(prepared).files]
         self._folder.sync_files(names)
         self._folder.refuse_lost(names, self._published)
 
     def commit(self, checkpoint: int) -> None:
         """Publish what was prepared up to this checkpoint; the first time also remove what earlier attempts left."""
+        self._check()
+        if any(number <= checkpoint for number, _ in list(self._ended)):
+            self._finish(checkpoint)  # no thread has: there are no checkpoints
         while self._prepared and self._prepared[0][0] <= checkpoint:
             name = self._prepared[0][1]
             self._folder.publish(name)
@@ -226,9 +241,36 @@ class FolderWriter:
                 self._remove_leftovers()
             self._folder.sync()
         finally:
-            for name in self._files.abandon():
+            for name in [*self._files.abandon(), *self._abandoned()]:
                 with suppress(OSError, pa.ArrowException):
                     self._sink.filesystem.delete_file(self._folder.hidden(name))
+
+    def _finish(self, checkpoint: int) -> None:
+        """Write all that was prepared up to a checkpoint. Any thread."""
+        with self._finishing:
+            self._check()
+            try:
+                while self._ended and self._ended[0][0] <= checkpoint:
+                    self._ended[0][1].finish()
+                    del self._ended[0]
+            except Exception as error:
+                self._failure = error
+                raise
+
+    def _check(self) -> None:
+        """Raise what has kept prepared files from being written: their rows are lost to this attempt."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _abandoned(self) -> list[str]:
+        """Prepared files that are not whole; where a thread still writes some, a later attempt removes them."""
+        if not self._finishing.acquire(blocking=False):
+            return []
+        try:
+            ended, self._ended = self._ended, []
+            return [name for _, each in ended for name in each.abandon()]
+        finally:
+            self._finishing.release()
 
     def _remove_leftovers(self) -> None:
         with suppress(OSError):  # after the next checkpoint, then
