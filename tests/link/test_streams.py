@@ -298,6 +298,28 @@ def test_a_producer_without_rows_is_announced_by_its_first_event(here: Environme
     writer.close()
 
 
+def test_rows_go_in_one_message_with_the_event_behind_them(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment and the reader wake once for rows and their watermark."""
+    writer, gate = task.write(), task.read((0, 0))
+    plane = task.attachment.data_plane()
+    sent: list[bytes] = []
+    send = plane.send
+
+    def noted(data: bytes) -> None:
+        sent.append(data)
+        send(data)
+
+    monkeypatch.setattr(plane, "send", noted)
+    assert writer.offer(numbers(1, 2), 0) == 2
+    assert sent == []
+    writer.emit(TaskEvent(b"behind"))
+    assert len(sent) == 1
+    assert next_of([gate], task.mailbox).batch is not None
+    assert next_of([gate], task.mailbox).event == TaskEvent(b"behind")
+    writer.close()
+    gate.close()
+
+
 def test_a_closed_writer_takes_nothing(task: Task) -> None:
     """And says in which state it is; closing it again changes nothing."""
     writer = task.write()

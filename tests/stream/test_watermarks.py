@@ -280,6 +280,16 @@ def test_consumers_hear_of_rows_ahead_of_them_where_they_were_told_of_none() -> 
     assert event_time.rows_come() is None
 
 
+def test_time_that_waits_for_output_is_overdue_after_an_interval() -> None:
+    """It goes behind the rows of a turn; where those never leave the outputs empty it goes in front of the next."""
+    chain = Chain([("assign", AssignWatermark("ts", 0).step())])
+    chain.open(StepContext(0, 1, 128, "test"), [])
+    event_time = EventTime(chain, 0, interval=0.5)
+    event_time.move(10.0, 0.0)
+    assert event_time.due_at == 10.5
+    assert [event_time.is_overdue(now) for now in (10.4, 10.5, 10.9, 11.0)] == [False, False, False, True]
+
+
 def judged(folder: Path, rows: int | None, widths: tuple[int, int], delay: int = DISORDER) -> JobGraph:
     """Two united sources of two tasks each, an exchange in turns, one by key, and judges of what is late."""
     between, judges = widths

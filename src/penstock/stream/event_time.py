@@ -45,6 +45,10 @@ class EventTime:
         """The moment at which the chain is to be moved although no event has come; None: there is none."""
         return self._due_at
 
+    def is_overdue(self, now: float) -> bool:
+        """Tell whether it was to be moved an interval ago."""
+        return self._due_at is not None and now >= self._due_at + self._interval
+
     def came(self, channel: int, event: TaskEvent) -> bool | None:
         """An event of a channel: tell whether the chain is to be moved, None where it is no watermark."""
         progress = decode_progress(event.payload)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop of a stream task: one wait, and one turn after the other.
 
-A turn looks, in this order, at: the coordinator's words, pending output, what is due to be passed on, input, the
-source, the flush deadline. It takes one step of input at most, which `Pace` keeps short. While output is pending no
-input is taken, and nothing that must stay behind it (a barrier, an end) is passed on; a barrier that overtakes rows
-passes it, and makes it part of the snapshot, which is stored when all its rows in flight are known. The task waits
-in `mailbox.wait` and nowhere else; there the time is counted: back-pressured while output is pending, storing while
-the log of rows is full, idle otherwise, and busy is all the rest.
+A turn looks, in this order, at: the coordinator's words, pending output, what is due to be passed on, input or the
+source, event time (so the watermark of rows goes with them), the flush deadline. It takes one step of input at most,
+which `Pace` keeps short. While output is pending no input is taken, and nothing that must stay behind it (a barrier,
+an end) is passed on; a barrier that overtakes rows passes it, and makes it part of the snapshot, which is stored when
+all its rows in flight are known. The task waits in `mailbox.wait` and nowhere else; there the time is counted:
+back-pressured while output is pending, storing while the log of rows is full, idle otherwise, and busy is all the
+rest.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class StreamLoop:
 
     def _turn(self) -> bool:
         """Look at everything once; whether anything was done."""
-        moved = False
+        began, moved = self._clock(), False
         for action in self._mailbox.take_actions():
             moved = True
             if isinstance(action, CheckpointGivenUp):
@@ -225,12 +226,14 @@ class StreamLoop:
         moved |= self._drain()
         moved |= self._pass_on()
         moved |= self._snapshots.gather()
-        if self._is_ready and not self._is_done:
-            moved |= self._keep_time()
+        if self._is_ready and self._event_time.is_overdue(began):  # rows whose outputs are never empty held it up
+            moved |= self._keep_time(began)
         if self._is_ready and not self._is_done:
             moved |= self._fire()
         if self._is_ready and not self._is_done:
             moved |= self._take()
+        if self._is_ready and not self._is_done:
+            moved |= self._keep_time(began)
         now = self._clock()
         self._outputs.flush_in_time(now)
         self._tell(now)
@@ -285,9 +288,9 @@ class StreamLoop:
         if moves and self._conversation.has_data:  # else the end of the data moves it
             self._put(self._event_time.move(self._clock(), self._times.idle))
 
-    def _keep_time(self) -> bool:
+    def _keep_time(self, now: float) -> bool:
         """Move event time where it is time; whether that gave rows."""
-        due, now = self._event_time.due_at, self._clock()
+        due = self._event_time.due_at
         if due is None or now < due or not self._conversation.has_data:
             return False
         batches = self._event_time.move(now, self._times.idle)

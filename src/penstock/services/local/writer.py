@@ -219,9 +219,12 @@ class SegmentWriter:
         self._ship()
 
     def _commit_whole(self) -> None:
-        """Make everything visible, ahead of an event that stands after it."""
-        self._commit()
+        """Note everything, for the message of an event that stands after it."""
+        self._check_writing()
+        with self._first_cause():
+            self._layout.commit()
         if self._layout.has_pending:
+            self._ship()
             raise ProtocolError(f"{self._end.partition}: an event in the middle of a row that is not given out yet")
 
     def _run_short(self) -> None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A writer's end of its host's data plane: its port, the segments that it was granted, and what it tells of them.
 
-Pieces of segments that readers may see are noted in order and sent several in one message. Other messages, an event
-or the end, are the caller's to send after that.
+Pieces of segments that readers may see are noted in order and sent several in one message, or in front of events.
 """
 
 from __future__ import annotations
@@ -122,9 +121,16 @@ class WriterEnd:
     def ship(self) -> None:
         """Send what was noted, if there is any."""
         if self._noted:
-            self._metrics.add("buffers_out", len(self._noted))
-            self._plane.send(slices_frame(LinkFrameType.SLICES, self._noted))
-            self._noted.clear()
+            self._plane.send(self._told())
+
+    def _told(self) -> bytes:
+        """The message of what was noted; nothing where there is none."""
+        if not self._noted:
+            return b""
+        self._metrics.add("buffers_out", len(self._noted))
+        told = slices_frame(LinkFrameType.SLICES, self._noted)
+        self._noted.clear()
+        return told
 
     def tell_stored(self, extents: list[tuple[int, Extent]]) -> None:
         """Tell what the writer has stored by itself, and for which subpartition."""
@@ -135,12 +141,12 @@ class WriterEnd:
         self._plane.send(stored_frame(self.port, records))
 
     def send_events(self, events: Iterable[tuple[int, Event]], data_type: DataType = DataType.EVENT) -> None:
-        """Send each event to its subpartition, or to all."""
+        """Send each event to its subpartition, or to all, with what was noted in front: so readers wake once."""
         frames = [
             event_frame(LinkFrameType.WRITER_EVENT, self.port, data_type, target, encode_event(event))
             for target, event in events
         ]
-        self._plane.send(b"".join(frames))
+        self._plane.send(b"".join([self._told(), *frames]))
 
     def finish(self) -> None:
         """Everything was sent, the closing events too."""
