@@ -26,6 +26,7 @@ from penstock_bench.copies import MadeAnew
 from penstock_bench.environment import PeakMemory, environment_pids, private_bytes
 from penstock_bench.measure import RATE, Case, Outcome, WrongAnswerError, compare
 from penstock_bench.noted_rows import NotedRows, NotingSink
+from penstock_bench.page_rows import Row
 from penstock_bench.processor import interval_of, processor_seconds
 
 MACHINE = {"cores": 2, "python": "3.11", "pyspark": "4.3", "pyarrow": "26"}
@@ -94,15 +95,15 @@ def test_ratios() -> None:
     assert Outcome(catalogue.BLOCKING, penstock=(8.0,)).ratio is None
 
 
-def _catalogued() -> list[catalogue.Row]:
+def _catalogued() -> list[Row]:
     """Every row of the catalogue, wherever it lies there."""
-    found: list[catalogue.Row] = []
+    found: list[Row] = []
     left = list(vars(catalogue).values())
     while left:
         value = left.pop(0)
         if isinstance(value, dict | tuple):
             left += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, catalogue.Row) and value not in found:
+        elif isinstance(value, Row) and value not in found:
             found.append(value)
     return found
 

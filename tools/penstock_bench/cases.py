@@ -12,9 +12,9 @@ from typing import Any
 import penstock
 from penstock.api.parquet import ParquetSource, parquet_source
 from penstock.spark.hints import PenstockHint
-from penstock_bench.catalogue import Row
 from penstock_bench.functions import COUNT_DDL, MEAN_DDL, count_rows, group_mean, reader
 from penstock_bench.measure import Case, WrongAnswerError
+from penstock_bench.page_rows import Row
 from penstock_bench.rows import FILE_ROWS, NUMBERS_DDL, TEXTS_DDL, Dataset
 from wordcount.command import totals
 from wordcount.files import TextFiles

@@ -9,23 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the benchmark page: a heading, and how its rows are measured."""
-
-    title: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row: `meaning` says what runs and what the figure is."""
-
-    label: str
-    meaning: str
-    section: Section
-
+from penstock_bench.page_rows import Row, Section
+from penstock_bench.service_rows import LOOPBACK, LOOPBACK_ROWS, SERVICE_ROWS, SERVICES
 
 BESIDE_SPARK = Section(
     "Beside Spark's own shuffle",
@@ -97,16 +82,12 @@ PAGE = Section(
     "the page sends, and drop it. The cost of the page to the query is that by CPU second: it counts no work of the "
     "visitors. A figure is the median of the turns.",
 )
-SERVICES = Section(
-    "Blocking exchanges through services",
-    "The same exchange through one service and another in turns, in one session, and Spark's own exchange in the "
-    "same turns; the services are on the same host. Compare within this table only.",
-)
 SECTIONS = (
     BESIDE_SPARK,
     WIDE,
     HYBRID,
     SERVICES,
+    LOOPBACK,
     ENVIRONMENT,
     LATENCY,
     COPIES,
@@ -206,24 +187,8 @@ LITTLE_MEMORY_TASKS = Row(
     "1,000 subpartitions in 64 MB of network memory: memory", "The most that all workers together held.", WIDE
 )
 
-SERVICE_ROWS = {
-    "local": Row("exchange by an integer, `local`", "Readers map the files of their host.", SERVICES),
-    "external": Row(
-        "exchange by an integer, `external`",
-        "Tasks write into files of the host service, and fetch all rows from its port, on loopback.",
-        SERVICES,
-    ),
-    "spark_ess": Row(
-        "exchange by an integer, `spark_ess`",
-        "Tasks write files, and fetch all rows from Spark's own shuffle service, on loopback.",
-        SERVICES,
-    ),
-    "remote": Row(
-        "exchange by an integer, `remote`",
-        "Tasks push all rows to a worker, and fetch them from it, on loopback.",
-        SERVICES,
-    ),
-}
+SERVICE_PAGE = (SERVICE_ROWS, LOOPBACK_ROWS)
+"""The rows of `service_rows`, beside those that are here."""
 MODES = ("hybrid", "hybrid_selective", "blocking")
 MEMORIES = {
     "all": "a network memory of twice the rows' bytes",

@@ -19,6 +19,7 @@ from penstock.api.streaming.query import StreamingQuery
 from penstock_bench import catalogue
 from penstock_bench.checkpoint_queries import TASKS, WAYS, Batches, Function, busy, pressed, query, until
 from penstock_bench.measure import COUNT, ROWS_RATE, SECONDS, SHARE, Outcome, Say
+from penstock_bench.page_rows import Row
 
 _SLOW = 10.0
 _VISIBLE_SECONDS = 8.0
@@ -60,7 +61,7 @@ def hashing(batches: Batches) -> Batches:
         yield batch
 
 
-def _told(say: Say, row: catalogue.Row, figures: tuple[float, ...], unit: str) -> Outcome:
+def _told(say: Say, row: Row, figures: tuple[float, ...], unit: str) -> Outcome:
     say(f"{row.label}: {statistics.median(figures):,.2f} {unit}")
     return Outcome(row, penstock=figures, unit=unit)
 

@@ -17,6 +17,7 @@ from penstock_bench.catalogue import ALIGNED, UNALIGNED
 from penstock_bench.checkpoint_effects import effects
 from penstock_bench.checkpoint_queries import TASKS, WAYS, pressed, query
 from penstock_bench.measure import MEGABYTES, RATIO, SECONDS, Outcome, Say
+from penstock_bench.page_rows import Row
 
 SLOTS = 3 * TASKS + 1
 _CHECKPOINT_SECONDS = 600.0
@@ -61,7 +62,7 @@ def checkpoint_outcomes(spark: Any, repeat: int, say: Say) -> list[Outcome]:
 
 def _measured(
     spark: Any,
-    rows: dict[tuple[float, str], catalogue.Row],
+    rows: dict[tuple[float, str], Row],
     repeat: int,
     say: Say,
     outcomes: list[Outcome],
@@ -93,5 +94,5 @@ def _under_pressure(spark: Any, micros: float, count: int, **options: Any) -> _M
     return _Measured(tuple(seconds[_WARM:] or seconds), held, bound)
 
 
-def _ratio(row: catalogue.Row, value: float) -> Outcome:
+def _ratio(row: Row, value: float) -> Outcome:
     return Outcome(row, penstock=(value,), unit=RATIO)

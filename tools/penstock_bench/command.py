@@ -28,13 +28,19 @@ from penstock_bench.copies import copy_outcomes
 from penstock_bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock_bench.latency import FLUSH_TIMEOUT, latency_outcomes
 from penstock_bench.lone_tasks import EXECUTORS, lone_outcomes
+from penstock_bench.loopback import loopback_outcomes
 from penstock_bench.measure import Case, Outcome, compare
 from penstock_bench.metrics_cost import metrics_outcomes
 from penstock_bench.page_cost import page_outcomes
 from penstock_bench.pages import check_marks, write_pages
 from penstock_bench.recovery import CLUSTER
 from penstock_bench.rows import write_numbers, write_texts
-from penstock_bench.services import host_service, remote_service, service_outcomes, spark_service
+from penstock_bench.services import (
+    host_service,
+    remote_service,
+    service_outcomes,
+    spark_service,
+)
 from penstock_bench.session import bench_session, collect_garbage, machine
 from penstock_bench.slopes import memory_outcomes, rate_outcome
 from penstock_bench.streaming import SLOTS, recovery_outcome, streaming_outcomes
@@ -143,7 +149,8 @@ def _services(options: AllOptions) -> list[Outcome]:
             remote_service(kept) as remote,
             bench_session(conf={**conf, **more, **remote}) as spark,
         ):
-            return service_outcomes(spark, data, options.repeat, say)
+            outcomes = service_outcomes(spark, data, options.repeat, say)
+        return outcomes + loopback_outcomes(Path(folder), data.bytes, options.repeat, say)
 
 
 def _latencies(_: AllOptions) -> list[Outcome]:

@@ -22,9 +22,10 @@ from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.operators.loans import Loan
 from penstock_bench.cases import CONSUMERS, PRODUCERS
-from penstock_bench.catalogue import COPY_AGGREGATED, COPY_STORED, Row
+from penstock_bench.catalogue import COPY_AGGREGATED, COPY_STORED
 from penstock_bench.functions import COUNT_DDL, Batches, count_rows
 from penstock_bench.measure import SHARE, Outcome, Say, WrongAnswerError
+from penstock_bench.page_rows import Row
 from penstock_bench.processor import interval_of, processor_seconds
 from penstock_bench.rows import NUMBERS, NUMBERS_DDL, GeneratedSource
 

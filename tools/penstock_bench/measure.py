@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock_bench.catalogue import Row
+from penstock_bench.page_rows import Row
 
 Say = Callable[[str], None]
 PARTITION_CHOICES = (2, 4, 8)

@@ -2,15 +2,18 @@
 """Blocking exchanges through the services, in turns in one session: `local`, whose readers map files, and others.
 
 The host service, Spark's own and a remote one run beside the session, as an operator starts them; readers fetch all
-rows from their ports. Spark's exchange of the same rows runs in the same turns.
+rows from their ports, but for one way on which the host service lends them its files. Spark's exchange of the same
+rows runs in the same turns.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -25,16 +28,21 @@ from penstock.connection.principals import key_line
 from penstock.errors import SettingError
 from penstock.spark.java import find_java
 from penstock_bench.cases import CONSUMERS, ExchangeForm, exchange_case
-from penstock_bench.catalogue import BLOCKING, SERVICE_ROWS
+from penstock_bench.catalogue import BLOCKING
 from penstock_bench.functions import COUNT_DDL, count_rows
 from penstock_bench.measure import Outcome, Say, WrongAnswerError, timed
+from penstock_bench.page_rows import Row
+from penstock_bench.processor import processor_seconds
 from penstock_bench.rows import Dataset
+from penstock_bench.service_rows import SERVICE_ROWS
 
 _TURNS = 3
 """Turns for each repetition: they are short, and what is asked is a small difference."""
 _START_SECONDS = 30.0
 _SPARK = "Spark"
 _USER = "bench"
+_LENDING = "spark.penstock.external.lending"
+_LENT = ", lent"
 
 
 @contextlib.contextmanager
@@ -118,26 +126,47 @@ def remote_service(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def service_outcomes(spark: Any, data: Dataset, repeat: int, say: Say) -> list[Outcome]:
-    """The exchange by an integer through each service."""
+    """The exchange by an integer through each service, and Spark's own."""
     say(f"services, blocking: {data.rows:,} rows, {data.bytes / 1e6:,.0f} MB")
-    seconds: dict[str, list[float]] = {service: [] for service in (*SERVICE_ROWS, _SPARK)}
     case = exchange_case(spark, BLOCKING, data, ExchangeForm("id"))
-    for turn in range(_TURNS * repeat + 1):
-        for service in SERVICE_ROWS:
-            seconds[service].append(timed(_exchange(spark, data, service), lambda rows: _check(rows, data.rows)))
-        theirs = timed(lambda: case.spark(False, CONSUMERS), lambda answer: case.check(answer, False))
-        seconds[_SPARK].append(theirs)
-        shown = ", ".join(f"{service} {found[-1]:.2f} s" for service, found in seconds.items())
-        say(f"  {shown}" + ("" if turn else " (not counted)"))
-    spark_seconds = tuple(seconds[_SPARK][1:])
+    ways = _ways(spark, data, SERVICE_ROWS)
+    ways[_SPARK] = lambda: timed(lambda: case.spark(False, CONSUMERS), lambda answer: case.check(answer, False))
+    seconds = _in_turns(spark, ways, repeat, say)
     return [
-        Outcome(row, data.rows, data.bytes, tuple(seconds[service][1:]), spark_seconds, CONSUMERS)
-        for service, row in SERVICE_ROWS.items()
+        Outcome(row, data.rows, data.bytes, seconds[way], seconds[_SPARK], CONSUMERS)
+        for way, row in SERVICE_ROWS.items()
     ]
 
 
-def _exchange(spark: Any, data: Dataset, service: str) -> Callable[[], int]:
+def _ways(spark: Any, data: Dataset, rows: dict[str, Row]) -> dict[str, Callable[[], float]]:
+    """By way: an exchange that goes it, whose answer is checked; its seconds."""
+    check = functools.partial(_check, rows=data.rows)
+    return {way: functools.partial(timed, _exchange(spark, data, way), check) for way in rows}
+
+
+def _in_turns(
+    spark: Any, ways: dict[str, Callable[[], float]], repeat: int, say: Say
+) -> dict[str, tuple[float, ...]]:
+    """The seconds of each way, and a line with those of all processes' processors; the first turn is not counted."""
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(_TURNS * repeat + 1):
+        for way, run in ways.items():
+            before = processor_seconds(spark.sparkContext.applicationId)
+            seconds = run()
+            found[way] += [seconds] if turn else []
+            taken[way] += [processor_seconds(spark.sparkContext.applicationId) - before] if turn else []
+            say(f"  {way} {seconds:.2f} s" + ("" if turn else " (not counted)"))
+    for way, values in taken.items():
+        say(f"  {way}: {statistics.median(values):.2f} CPU s, {statistics.median(found[way]):.2f} s")
+    return {way: tuple(values) for way, values in found.items()}
+
+
+def _exchange(spark: Any, data: Dataset, way: str) -> Callable[[], int]:
+    service = way.removesuffix(_LENT)
+
     def run() -> int:
+        spark.conf.set(_LENDING, str(way != service).lower())
         rows = penstock.readParquet(spark, list(data.paths))
         keyed = rows.keyBy("id", numPartitions=CONSUMERS, mode="blocking", service=service)
         return sum(row.rows for row in keyed.mapInArrow(count_rows, COUNT_DDL).toDF().collect())

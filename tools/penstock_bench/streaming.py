@@ -31,6 +31,7 @@ from penstock_bench.measure import (
     Say,
     WrongAnswerError,
 )
+from penstock_bench.page_rows import Row
 from penstock_bench.recovery import recovery_seconds, until
 from penstock_bench.streaming_rivals import bytewax_rate, has_bytewax, structured_rate
 from penstock_bench.streaming_state import cost_of_checkpoints, state_figures
@@ -76,7 +77,7 @@ def streaming_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[
     return [*outcomes, *_large_state(spark, scale, say)]
 
 
-def recovery_outcome(spark: Any, row: catalogue.Row, repeat: int, say: Say) -> Outcome:
+def recovery_outcome(spark: Any, row: Row, repeat: int, say: Say) -> Outcome:
     """The seconds of so many recoveries."""
     found = tuple(recovery_seconds(spark) for _ in range(repeat))
     say(f"{row.label}: {statistics.median(found):.2f} s")

@@ -18,10 +18,10 @@ from penstock.machine.memory import machine_memory
 from penstock.spark.runtime import SparkRuntime
 from penstock_bench import catalogue
 from penstock_bench.cases import PRODUCERS
-from penstock_bench.catalogue import Row
 from penstock_bench.environment import PeakMemory
 from penstock_bench.functions import COUNT_DDL, count_rows
 from penstock_bench.measure import COUNT, MEGABYTES, RATIO, SECONDS, Outcome, Say, WrongAnswerError
+from penstock_bench.page_rows import Row
 from penstock_bench.rows import NUMBERS, GeneratedSource
 from penstock_bench.workers import WorkerFigures, WorkerWatch
 
