@@ -21,8 +21,9 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -171,12 +172,12 @@ class MergedFiles:
         return found
 
     def _pwrite(self, spot: Spot, data: memoryview) -> None:
-        file = self._file(spot.path)
         offset, left = spot.offset, data
         began = time.perf_counter()
-        while left:
-            written = os.pwrite(file, left, offset)
-            left, offset = left[written:], offset + written
+        with self._opened(spot.path) as file:
+            while left:
+                written = os.pwrite(file, left, offset)
+                left, offset = left[written:], offset + written
         DISKS.has_written(str(self._path(spot.path)), len(data), time.perf_counter() - began)
 
     def _read(self, spots: Sequence[Spot], target: memoryview) -> None:
@@ -184,13 +185,13 @@ class MergedFiles:
         offset = first.offset
         began = time.perf_counter()
         try:
-            file = self._file(first.path, is_there=True)
-            while view:
-                count = os.preadv(file, [view], offset)
-                if not count:
-                    view[:] = bytes(len(view))  # the reader finds that bytes are missing, and sees nobody else's
-                    break
-                view, offset = view[count:], offset + count
+            with self._opened(first.path, is_there=True) as file:
+                while view:
+                    count = os.preadv(file, [view], offset)
+                    if not count:
+                        view[:] = bytes(len(view))  # the reader finds that bytes are missing, and sees nobody else's
+                        break
+                    view, offset = view[count:], offset + count
         except FileNotFoundError as error:
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
         DISKS.has_read(str(self._path(first.path)), len(target), time.perf_counter() - began)
@@ -203,7 +204,8 @@ class MergedFiles:
     def _sync(self, paths: Sequence[int]) -> None:
         try:
             for path in paths:
-                os.fsync(self._file(path, is_there=True))
+                with self._opened(path, is_there=True) as file:
+                    os.fsync(file)
         except FileNotFoundError:
             return  # released meanwhile
         except OSError as error:
@@ -221,18 +223,30 @@ class MergedFiles:
         for path in paths:
             self._path(path).unlink(missing_ok=True)
 
-    def _file(self, path: int, *, is_there: bool = False) -> int:
+    @contextmanager
+    def _opened(self, path: int, *, is_there: bool = False) -> Iterator[int]:
+        """A descriptor for a `with` block: a copy, as another thread may close the one that is kept.
+
+        Its number would be that of the next file that is opened, of whatever application.
+        """
         with self._guard:
-            file = self._files.get(path)
-            if file is not None:
-                self._files.move_to_end(path)
-                return file
-            flags = os.O_RDWR | os.O_CLOEXEC | (0 if is_there else os.O_CREAT)
-            file = self._files[path] = os.open(self._path(path), flags, 0o600)
-            if len(self._files) > _OPEN_FILES:
-                _, oldest = self._files.popitem(last=False)
-                os.close(oldest)
+            file = os.dup(self._file(path, is_there=is_there))
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def _file(self, path: int, *, is_there: bool) -> int:
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
             return file
+        flags = os.O_RDWR | os.O_CLOEXEC | (0 if is_there else os.O_CREAT)
+        file = self._files[path] = os.open(self._path(path), flags, 0o600)
+        if len(self._files) > _OPEN_FILES:
+            _, oldest = self._files.popitem(last=False)
+            os.close(oldest)
+        return file
 
     def _directory(self, path: int) -> Path:
         found = self._elsewhere.get(path) if self._elsewhere else None
