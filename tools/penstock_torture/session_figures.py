@@ -114,7 +114,7 @@ class _CLibrary(ctypes.Structure):
 def growth(figures: Sequence[Figures]) -> list[str]:
     """Figures with a slack that are more in the last third of a session than in the second; the first warms up.
 
-    A look may find a large answer that is just being read: of ten looks and more the highest does not count.
+    A look may find a large answer that is just being read: of five looks and more the highest does not count.
     """
     third = len(figures) // 3
     if not third:
@@ -128,7 +128,7 @@ def growth(figures: Sequence[Figures]) -> list[str]:
     return found
 
 
-_PEAKS = 10
+_PEAKS = 5
 
 
 def _level(values: Sequence[int]) -> int:
