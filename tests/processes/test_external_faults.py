@@ -39,7 +39,7 @@ from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
 from penstock.testing.waiting import Running, wait_until
 from small_disks import small_disk
-from stored_rows import BATCHES, KIND, ROWS, rows_left, written
+from stored_rows import BATCHES, KIND, ROWS, cut, flip, rows_left, written
 from strangers import bad_connections
 
 pytestmark = pytest.mark.processes
@@ -166,21 +166,6 @@ def test_a_result_that_is_kept_by_name_outlives_its_application(tmp_path: Path) 
     finally:
         exchange.close()
         harness.close()
-
-
-def flip(path: Path) -> None:
-    """Turn one bit in the middle of a file."""
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([byte[0] ^ 4]))
-
-
-def cut(path: Path) -> None:
-    """Take the second half of a file away."""
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
 
 
 @pytest.mark.parametrize(

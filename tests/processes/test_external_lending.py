@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from ess_process import free_port
@@ -20,17 +19,13 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import EndApplication
 from penstock.services.external.client import call
 from penstock.services.external.lending import OPEN_FILES
-from penstock.shuffle import PartitionKind
-from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
+from penstock.testing.conformance_exchange import ConformanceExchange
 from penstock.testing.waiting import Running, wait_until
+from stored_rows import BATCHES, ROWS, cut, flip, rows_left, written
 
 pytestmark = pytest.mark.processes
 
-KIND = PartitionKind.BLOCKING_SORT_MERGE
 LENDING = "spark.penstock.external.lending"
-ROWS = 1 << 16
-BATCHES = 64
-"""32 MB of rows: four times as much as is read ahead."""
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +66,6 @@ def given(metrics_port: int) -> Callable[[], dict[str, int]]:
 
     before = now()
     return lambda: {way: value - before.get(way, 0) for way, value in now().items()}
-
-
-def written(exchange: ConformanceExchange, batches: int = BATCHES, index: int = 0) -> Producer:
-    """A partition over four subpartitions, finished."""
-    producer = exchange.produce(WantedPartition(KIND, subpartitions=4, index=index))
-    column = pa.array(range(ROWS), pa.int64())
-    for n in range(batches):
-        producer.writer.write(pa.record_batch([column], schema=NUMBERS), n % 4)
-    producer.writer.finish()
-    return producer
-
-
-def rows_left(consumer: Consumer) -> int:
-    """The rows up to the end, whose sums the gate has compared."""
-    return sum(item.batch.num_rows for item in consumer.drain() if item.batch is not None)
 
 
 def file_of(service: ExternalProcess) -> Path:
@@ -200,21 +180,6 @@ def test_an_application_that_ends_while_it_is_read_is_an_error(tmp_path: Path, l
         harness.close()
 
 
-def flip(path: Path) -> None:
-    """Turn one bit in the middle of a file."""
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([byte[0] ^ 4]))
-
-
-def cut(path: Path) -> None:
-    """Take the second half of a file away."""
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
-
-
 @pytest.mark.parametrize("lending", ["true", "false"])
 @pytest.mark.parametrize(
     ("damage", "error"), [(flip, IncompleteDataError), (cut, IncompleteDataError), (Path.unlink, PartitionLostError)]
@@ -250,6 +215,6 @@ def test_damage_while_it_is_read_is_found(
 
 def test_many_files_are_lent_in_turns(hosts: ExternalHarness, exchange: ConformanceExchange) -> None:
     """A gate over more partitions than it has open at a time reads them all, and gives every file back."""
-    producers = [written(exchange, 1, index) for index in range(OPEN_FILES + 6)]
+    producers = [written(exchange, 1, index=index) for index in range(OPEN_FILES + 6)]
     consumer = exchange.consume([(producer.descriptor, 0, 4) for producer in producers])
     assert rows_left(consumer) == ROWS * len(producers)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition of a service that stores, large enough to be in the middle of, and what is left of it for a reader."""
+"""A partition of a service that stores, large enough to be in the middle of, what a reader has left, and damage."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -32,3 +34,18 @@ def written(exchange: ConformanceExchange, batches: int = BATCHES, *, index: int
 def rows_left(consumer: Consumer) -> int:
     """The rows up to the end, whose sums the gate has compared."""
     return sum(item.batch.num_rows for item in consumer.drain() if item.batch is not None)
+
+
+def flip(path: Path) -> None:
+    """Turn one bit in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+def cut(path: Path) -> None:
+    """Take the second half of a file away."""
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
