@@ -30,6 +30,7 @@ _FADING = 0.95
 _SURPRISE = 2.0
 """Times as long as expected: the steps before do not count any more."""
 _LEAST_SECONDS = 1e-9
+_NONE: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class StepCost:
@@ -38,22 +39,17 @@ class StepCost:
     def __init__(self) -> None:
         self.fixed = 0.0
         self.per_row = 0.0
-        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._sums = _NONE
         """Of the weights, and weighted those of rows, seconds, rows by rows, rows by seconds."""
 
     def took(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long. One that is slower than expected, and no smaller, counts alone."""
         is_smaller = rows * self._sums[0] < self._sums[1]
         if seconds > _SURPRISE * (self.fixed + self.per_row * rows) and not is_smaller:
-            self._sums, self.fixed = (0.0, 0.0, 0.0, 0.0, 0.0), 0.0
+            self._sums, self.fixed = _NONE, 0.0
         new = (1.0, rows, seconds, rows * rows, rows * seconds)
-        self._sums = weight, of_rows, of_seconds, squares, products = (
-            _MEMORY * self._sums[0] + new[0],
-            _MEMORY * self._sums[1] + new[1],
-            _MEMORY * self._sums[2] + new[2],
-            _MEMORY * self._sums[3] + new[3],
-            _MEMORY * self._sums[4] + new[4],
-        )
+        self._sums = tuple(_MEMORY * old + each for old, each in zip(self._sums, new, strict=True))
+        weight, of_rows, of_seconds, squares, products = self._sums
         size, mean = of_rows / weight, of_seconds / weight
         variance = squares / weight - size * size
         if variance > (_SPREAD * size) ** 2:
