@@ -23,8 +23,10 @@ from penstock.stream.noop import NoopSink
 from penstock.stream.pace import FEWEST_ROWS, MOST_ROWS, STEP_BYTES, STEP_SECONDS, Pace
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
+from penstock.stream.watermark_step import AssignWatermark
 from penstock.testing import DEADLINE, wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
+from timed_queries import OFTEN
 
 TO_ONE = PartitionerSpec("to_one")
 
@@ -85,6 +87,70 @@ def test_a_word_of_the_coordinator_is_heard_while_rows_wait(tmp_path: Path) -> N
         second.is_open.set()
         query.stop()
         query.run_through()
+
+
+class Ordered(Held):
+    """A held operator that notes rows and watermarks in the order in which they come."""
+
+    def __init__(self, *, is_exact: bool) -> None:
+        super().__init__()
+        self.is_exact = is_exact
+        self.came: list[tuple[int, int] | int] = []
+        """Of rows their number and greatest time, or a watermark."""
+
+    def step(self) -> OrderedStep:
+        """The step of one subtask."""
+        return OrderedStep(self)
+
+
+class OrderedStep(HeldStep):
+    """Passes nothing on."""
+
+    def __init__(self, operator: Ordered) -> None:
+        super().__init__(operator)
+        self._came = operator.came
+        self.allows_later_watermarks = not operator.is_exact
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Note the rows, when it is open."""
+        super().process(batch)
+        self._came.append((batch.num_rows, batch.column("timestamp").cast(pa.int64())[-1].as_py()))
+        return ()
+
+    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+        """Note it."""
+        self._came.append(watermark)
+        return ()
+
+
+@pytest.mark.parametrize("is_exact", [True, False], ids=["exact", "later"])
+def test_rows_that_wait_pass_watermarks_only_where_the_steps_allow_it(tmp_path: Path, is_exact: bool) -> None:
+    """A task that is behind takes rows in front of watermarks and behind them in one step; else each in its place."""
+    ordered = Ordered(is_exact=is_exact)
+    graph = linear_graph(
+        RateSource(20_000, 1, None),
+        [
+            (1, (AssignWatermark("timestamp", 0),), SCHEMA, None),
+            (1, (ordered, SinkOperator(NoopSink())), SCHEMA, TO_ONE),
+        ],
+    )
+    with LocalQuery(graph, location(tmp_path), settings=OFTEN) as query:
+        query.start()
+        line = query.lines[0, 0]
+        wait_until(lambda: line.metrics.get("back_pressured_seconds", 0.0) > 0.05, "rows that wait")
+        ordered.is_open.set()
+        wait_until(lambda: sum(each[0] for each in ordered.came if isinstance(each, tuple)) > 2_000, "the rows")
+        query.stop()
+        query.run_through()
+    reached, passed, told = 0, 0, []
+    for each in ordered.came:
+        if isinstance(each, tuple):
+            reached = each[1]
+        else:
+            passed += each < reached
+            told.append(each)
+    assert bool(passed) is not is_exact
+    assert told == sorted(set(told))
 
 
 def test_parts_of_a_row_larger_than_all_room_wait_their_turn(tmp_path: Path) -> None:

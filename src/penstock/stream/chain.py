@@ -12,8 +12,7 @@ it gives for it goes through the later steps first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,7 +86,8 @@ class Step(Protocol):
     def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
         """The rows that are due: rows that come from here on are not older than this time, in microseconds.
 
-        It grows with each call. `watermarks.MOST`: the data has ended.
+        It grows with each call. `watermarks.MOST`: the data has ended. A step with `allows_later_watermarks` may hear
+        of it behind rows that came after it, if they wait: of these it takes late ones that it would have refused.
         """
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
@@ -151,19 +151,20 @@ class Chain:
     def __init__(self, steps: Sequence[tuple[str, Step]]) -> None:
         self._steps = tuple(steps)
         self._place = ""
-        self._seconds = dict.fromkeys(_titles(self._steps).values(), 0.0)
-        self._titles = _titles(self._steps)
+        self._watches = {id(step): _StepWatch(title, step) for step, title in _titled(self._steps)}
         self._told = [LEAST] * len(self._steps)
         """The watermark that each step has heard of."""
         self._timed = [place for place, (_, step) in enumerate(steps) if hasattr(step, "time_passed")]
         """The places of steps that work by the clock."""
+        self.allows_later_watermarks = all(_allows_later(step) for _, step in self._steps)
+        """True if rows may be taken ahead of watermarks that came in front of them, so that they cost less."""
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Open all steps; the chunks of each are those whose names begin with its id and a slash.
 
         Raises CheckpointError for state that is no step's: it would be lost with the next checkpoint.
         """
-        self._place = context.place
+        self._stands_at(context.place)
         self._refuse_unknown({name for state in restored for name in state})
         for identity, step in self._steps:
             own = [found for state in restored if (found := chunks_of(state, identity))]
@@ -175,7 +176,7 @@ class Chain:
 
         A step may have `check(names, read)`, which gets its own names.
         """
-        self._place = place
+        self._stands_at(place)
         self._refuse_unknown(names)
         for identity, step in self._steps:
             check = getattr(step, "check", None)
@@ -198,6 +199,11 @@ class Chain:
                 left: set[str] = left_behind(own, lambda name, start=start: read(start + name))
                 found |= {start + name for name in left}
         return found
+
+    def _stands_at(self, place: str) -> None:
+        self._place = place
+        for watch in self._watches.values():
+            watch.place = place
 
     def _refuse_unknown(self, names: Iterable[str]) -> None:
         known = {*OWN, *(identity for identity, _ in self._steps)}
@@ -233,7 +239,7 @@ class Chain:
         """Event time in front of the chain is `progress`: the rows that this gives, and event time after it."""
         batches: list[pa.RecordBatch] = []
         for place, (_, step) in enumerate(self._steps):
-            batches = self._through(step, batches)
+            batches = self._through(step, batches) if batches else []
             progress = step.progress(progress, waited)
             if progress.watermark > self._told[place]:
                 self._told[place] = progress.watermark
@@ -248,6 +254,8 @@ class Chain:
 
         Steps that work by the clock have these two as well.
         """
+        if not self._timed:
+            return None
         waits = [wait for place in self._timed if (wait := self._steps[place][1].wake_in) is not None]  # type: ignore[attr-defined]
         return min(waits, default=None)
 
@@ -289,7 +297,7 @@ class Chain:
 
     def metrics(self) -> dict[str, float]:
         """The seconds of each step, and the figures of all that have `metrics()`, added up by their names."""
-        found = {OPERATOR_GROUP + title: seconds for title, seconds in self._seconds.items()}
+        found = {OPERATOR_GROUP + watch.title: watch.seconds for watch in self._watches.values()}
         for _, step in self._steps:
             metrics: Callable[[], Mapping[str, float]] | None = getattr(step, "metrics", None)
             for name, value in ({} if metrics is None else metrics()).items():
@@ -323,26 +331,42 @@ class Chain:
         with self._noted(step):
             return [given for batch in batches for given in _with_rows(step.process(batch))]
 
-    @contextmanager
-    def _noted(self, step: Step) -> Iterator[None]:
-        """The step's time is counted as its own, and an error that it raises gets a note with its name."""
-        began = time.monotonic()
-        try:
-            yield
-        except BaseException as error:
-            error.add_note(f"raised in {step.name} of {self._place}")
-            raise
-        finally:
-            self._seconds[self._titles[id(step)]] += time.monotonic() - began
+    def _noted(self, step: Step) -> _StepWatch:
+        return self._watches[id(step)]
 
 
-def _titles(steps: Sequence[tuple[str, Step]]) -> dict[int, str]:
-    """The names of steps for people; of two with one name the second has its number too."""
-    titles: dict[int, str] = {}
-    for _, step in steps:
-        same = sum(other.name == step.name for _, other in steps[: len(titles)])
-        titles[id(step)] = f"{step.name} #{same + 1}" if same else step.name
-    return titles
+class _StepWatch:
+    """Counts a step's time as its own, and notes its name at an error that it raises: a block at a time."""
+
+    def __init__(self, title: str, step: Step) -> None:
+        self.title = title
+        self.place = ""
+        self.seconds = 0.0
+        self._step = step
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.seconds += time.monotonic() - self._began
+        if error is not None:
+            error.add_note(f"raised in {self._step.name} of {self.place}")
+
+
+def _allows_later(step: Step) -> bool:
+    """True for a step that hears of no watermark, or says that it may hear of one behind rows that followed it."""
+    hears = getattr(type(step), "on_watermark", None) is not PlainStep.on_watermark
+    return not hears or getattr(step, "allows_later_watermarks", False)
+
+
+def _titled(steps: Sequence[tuple[str, Step]]) -> list[tuple[Step, str]]:
+    """Steps with their names for people; of two with one name the second has its number too."""
+    titled: list[tuple[Step, str]] = []
+    for place, (_, step) in enumerate(steps):
+        same = sum(other.name == step.name for _, other in steps[:place])
+        titled.append((step, f"{step.name} #{same + 1}" if same else step.name))
+    return titled
 
 
 def chunks_of(state: State, identity: str) -> State:

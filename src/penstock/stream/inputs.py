@@ -21,10 +21,19 @@ from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.channel_state import FORMER, ChannelKey
 from penstock.checkpoint.unaligned import ALWAYS, NO_MARK, RowsInFlight
 from penstock.shuffle import InputGate, Received
-from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, ProducerIs, Reattached
+from penstock.shuffle.events import (
+    EndOfPartition,
+    EpochAhead,
+    EpochEnd,
+    Event,
+    ProducerIs,
+    Reattached,
+    TaskEvent,
+)
 from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
 from penstock.stream.input_again import InputAgain
 from penstock.stream.row_counts import RowCounts, Uncounted
+from penstock.stream.watermarks import is_watermark
 
 
 class StreamInputs:
@@ -91,8 +100,11 @@ class StreamInputs:
                     self._in_flight.rows_came(channel, batch)
         return found
 
-    def take(self, rows: int) -> list[pa.RecordBatch]:
-        """Rows that are there, not more than so many; empty where there are none ahead of the next event."""
+    def take(self, rows: int, passed: list[tuple[int, TaskEvent]] | None = None) -> list[pa.RecordBatch]:
+        """Rows that are there, not more than so many; empty where there are none ahead of the next event.
+
+        Watermarks go into `passed` where it is given, with their channels, and end no step.
+        """
         taken: list[pa.RecordBatch] = []
         left = rows
         while left > 0:
@@ -102,7 +114,12 @@ class StreamInputs:
                     break
                 continue
             if waiting.rows is None:
-                break
+                event = waiting.event
+                if passed is None or not isinstance(event, TaskEvent) or not is_watermark(event.payload):
+                    break
+                self._in_flight.take()
+                passed.append((waiting.channel, event))
+                continue
             batch = rows_of(waiting.rows)
             if batch.num_rows > left:
                 self._in_flight.keep(batch.slice(left))

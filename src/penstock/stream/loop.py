@@ -151,6 +151,8 @@ class StreamLoop:
         self._counts = dict.fromkeys(_COUNTS, 0.0)
         self._reported = self._published = self._times.began
         self._publications = 0
+        self._watermarks: list[tuple[int, TaskEvent]] | None = [] if parts.chain.allows_later_watermarks else None
+        """Those that the rows of this turn have passed; None: none may be passed."""
         self._keys = parts.keys
         self._row_counts = parts.counts
         self._is_done = False
@@ -267,14 +269,26 @@ class StreamLoop:
         began = _Moment(self._clock(), self._step_clock())
         if self._source is not None:
             return self._read(self._source, began)
-        batches = self._inputs.take(self._pace.rows)
+        self._keep_up_with_watermarks()
+        batches = self._inputs.take(self._pace.rows, self._watermarks)
         if batches:
             self._step(batches, began)
+        if self._outputs.is_empty:
+            self._keep_up_with_watermarks()
         if self._outputs.is_empty and (found := self._inputs.take_event()) is not None:
             self._event_came(*found)
             self._pass_on()
             return True
         return bool(batches)
+
+    def _keep_up_with_watermarks(self) -> None:
+        """Move event time to where watermarks are that rows have passed."""
+        if not self._watermarks:
+            return
+        moves = [self._event_time.came(*found) for found in self._watermarks]
+        self._watermarks.clear()
+        if any(moves) and self._conversation.has_data:
+            self._put(self._event_time.move(self._clock(), self._times.idle))
 
     def _event_came(self, channel: int, event: Event) -> None:
         """Take an event in its place among the rows: a watermark, or one of the conversation's."""

@@ -63,6 +63,11 @@ def decode_progress(payload: bytes) -> EventTimeProgress | None:
     return EventTimeProgress(watermark, bool(is_idle))
 
 
+def is_watermark(payload: bytes) -> bool:
+    """Tell whether an event says how far event time is, and not that its producer waits."""
+    return payload[:2] == bytes((_KIND, False))
+
+
 def least_watermark(states: Iterable[bytes | None]) -> int:
     """The watermark to begin with, of those that subtasks stored; None: one had none."""
     found = [LEAST if state is None else int.from_bytes(state, "little", signed=True) for state in states]

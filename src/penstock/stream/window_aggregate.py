@@ -65,6 +65,8 @@ class WindowAggregate:
 class WindowStep(PlainStep):
     """One subtask's states and windows."""
 
+    allows_later_watermarks = True
+
     def __init__(self, operator: WindowAggregate) -> None:
         self._operator = operator
         self._plan = operator.spec.plan

@@ -36,6 +36,8 @@ _SPARE = 1 << 12
 class WindowUpdateStep(PlainStep):
     """One subtask's windows."""
 
+    allows_later_watermarks = True
+
     def __init__(self, spec: WindowSpec, name: str) -> None:
         assert isinstance(spec.windows, FixedWindows)  # noqa: S101 - sessions are refused at the start
         self._name = name
