@@ -22,14 +22,15 @@ from penstock.api.stream import Stream
 from penstock.api.streaming.modes import in_mode
 from penstock.api.windows import session_window, window
 from penstock.errors import PlanError
+from penstock.operators.window_aggregates import GrowingStates, PartialWindows
 from penstock.operators.windows import WindowKey
 from penstock.stream import increments
 from penstock.stream.chain import StepContext
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermarks import LEAST, MOST
 from penstock_torture.local_query import LocalQuery, location
 from query_shapes import rows_given
 from timed_queries import OFTEN, graph_of, published, rows, run_through
-from timed_rows import DISORDER, KEYS, SECOND, times_of
+from timed_rows import DISORDER, KEYS, SECOND, timed, times_of
 
 ROWS = 6000
 WINDOWS: dict[str, WindowKey] = {
@@ -138,6 +139,27 @@ def test_updates_end_with_the_whole_window(tmp_path: Path, kind: str) -> None:
     for place, result in found(published(tmp_path), by.name):
         newest[place] = max(newest.get(place, (0, 0, 0)), result)
     assert newest == expected(by, ("key",), count)
+
+
+@pytest.mark.parametrize("kind", ["sliding", "session"])
+@pytest.mark.parametrize("size", [1, 300], ids=["small batches", "large ones"])
+def test_states_are_merged_as_they_come(kind: str, size: int) -> None:
+    """Many small batches are few runs ahead of a watermark; small and large ones give what a batch job does."""
+    count = 900
+    stream = counts(rows(count), WINDOWS[kind], ("key",), 1)
+    spec = next(op.spec for v in graph_of(stream, Path()).vertices for op in v.operators if hasattr(op, "spec"))
+    values = np.arange(count)
+    batch = next(timed(iter([pa.record_batch({"value": values})])))
+    pieces = [batch.slice(first, size) for first in range(0, count, size)]
+    states = GrowingStates(spec.plan)
+    for piece in pieces:
+        for state in PartialWindows(spec).apply(iter([piece])):
+            states.add(state)
+        assert len(states.runs) <= 1 + max(32, count // size * (size > 1))
+    merged = states.merged()
+    assert merged is not None
+    given_ = list(spec.plan.results(spec.plan.expanded(merged, LEAST, MOST)))
+    assert dict(found(pa.Table.from_batches(given_), WINDOWS[kind].name)) == expected(WINDOWS[kind], ("key",), count)
 
 
 TIMES = st.lists(

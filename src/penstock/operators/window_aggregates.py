@@ -38,6 +38,11 @@ from penstock.record.layout import int64_array
 ROWS = f"{INTERNAL}rows"
 OUTPUT_ROWS = 1 << 16
 _MERGE_ROWS = 1 << 16
+_FEW_ROWS = 64
+"""Merging so few ahead of the exchange takes longer than it saves."""
+_FRESH_RUNS = 32
+_FRESH_ROWS = 1 << 13
+"""So many batches, of so many rows at most, are merged as they come."""
 _EVER = (1 << 63) - 1
 
 
@@ -96,7 +101,8 @@ class WindowPlan:
             batch, bounds = batch.filter(boolean_array(~missing)), tuple(each[~missing] for each in bounds)
         columns = [int64_array(np.ascontiguousarray(each)) for each in bounds]
         rows = pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self._plan.input_schema)
-        return self.merge(self._plan.lift(rows))
+        states = self._plan.lift(rows)
+        return states if states.num_rows <= _FEW_ROWS else self.merge(states)
 
     def merge(self, states: pa.RecordBatch) -> pa.RecordBatch:
         """One state row for each key and pane, or session."""
@@ -171,6 +177,7 @@ class GrowingStates:
         self._place = settled
         self._runs: list[pa.RecordBatch] = []
         self._fresh = 0
+        self._fresh_runs = 0
         self._settled = 0
 
     def __len__(self) -> int:
@@ -181,26 +188,38 @@ class GrowingStates:
         if states.num_rows:
             self._runs.append(states)
             self._fresh += states.num_rows
+            self._fresh_runs += 1
             if self._fresh >= max(_MERGE_ROWS, self._settled):
                 self.merged()
+            elif self._fresh_runs >= _FRESH_RUNS and self._fresh <= _FRESH_ROWS:
+                self._merge_fresh()
 
     def merged(self) -> pa.RecordBatch | None:
         """All states, each key and pane once; they stay here."""
         if self._fresh:
             whole = self._plan.merge(self._runs[0] if len(self._runs) == 1 else pa.concat_batches(self._runs))
             whole = whole if self._place is None else self._place(whole)
-            self._runs, self._fresh, self._settled = [whole], 0, whole.num_rows
+            self._settle([whole])
         return self._runs[0] if self._runs else None
 
     def keep(self, states: pa.RecordBatch) -> None:
         """Hold these in the place of all; they are merged."""
-        self._runs = [states if self._place is None else self._place(states)] if states.num_rows else []
-        self._fresh, self._settled = 0, states.num_rows
+        self._settle([states if self._place is None else self._place(states)] if states.num_rows else [])
 
     @property
     def runs(self) -> tuple[pa.RecordBatch, ...]:
         """Batches that together are all states, and never change."""
         return tuple(self._runs)
+
+    def _settle(self, runs: list[pa.RecordBatch]) -> None:
+        self._runs, self._fresh, self._fresh_runs = runs, 0, 0
+        self._settled = sum(run.num_rows for run in runs)
+
+    def _merge_fresh(self) -> None:
+        """Make one run of many small ones, so that little is left to merge when a window is due."""
+        whole = self._plan.merge(pa.concat_batches(self._runs[-self._fresh_runs :]))
+        self._runs[-self._fresh_runs :] = [whole]
+        self._fresh, self._fresh_runs = whole.num_rows, 1
 
 
 @dataclass(frozen=True, slots=True)
