@@ -79,6 +79,7 @@ class Attachment:
         self._receiving = False
         self._next_look = 0.0
         self._next_report = 0.0
+        self._next_pulse = 0.0
         self._closed = False
         _open_attachments.add(self)
 
@@ -140,9 +141,10 @@ class Attachment:
         Raises TaskCancelledError, or EnvironmentLostError. It takes all that has arrived, however short the time.
         """
         arrivals = self._core.arrivals
-        if arrivals.count == seen:
-            self.look()
-        if arrivals.count == seen and seconds != 0:
+        if seconds == 0:
+            if arrivals.count == seen:
+                self.look()
+        elif arrivals.count == seen:
             with contextlib.suppress(TimeoutError):
                 self._wait(lambda: arrivals.count != seen, seconds, cancellable=True)
         self.check()
@@ -286,6 +288,9 @@ class Attachment:
 
     def _look_after_environment(self) -> None:
         """An environment that does not run any more is ended: nobody would ever hear of it again."""
+        if time.monotonic() < self._next_pulse:  # a wait of a millisecond need not read a file
+            return
+        self._next_pulse = time.monotonic() + LOOK_SECONDS
         if self._core.end is None and self._pulse.has_stopped():
             self._core.lost(TimeoutError(f"it has not run for {self._pulse.lease:g} s"))
             replace_environment(self._place, self._socket)

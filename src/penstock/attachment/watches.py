@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 
+_SHORT_SECONDS = 0.005
+
 
 class Watches:
     """The poll of one attachment, or of one that waits and has no connection."""
@@ -21,6 +23,7 @@ class Watches:
     def __init__(self, connection: int = -1) -> None:
         self._connection = connection
         self._poller = select.poll()
+        self._writes: set[int] = set()
         if connection >= 0:
             self._poller.register(connection, select.POLLIN)
         self._watched: dict[int, Callable[[], None]] = {}
@@ -31,9 +34,11 @@ class Watches:
 
     def poll(self, seconds: float) -> bool:
         """Wait so long until something can be read; whether it can."""
-        found = self._poller.poll(None if seconds == math.inf else 1000 * seconds)
+        found = self._selected(seconds) if 0 < seconds < _SHORT_SECONDS else None
+        if found is None:
+            found = [each for each, _ in self._poller.poll(None if seconds == math.inf else 1000 * seconds)]
         if self._watched:
-            self._arrived.extend(descriptor for descriptor, _ in found if descriptor != self._connection)
+            self._arrived.extend(descriptor for descriptor in found if descriptor != self._connection)
         return bool(found)
 
     def until_alarm(self, seconds: float) -> float:
@@ -62,11 +67,14 @@ class Watches:
     def watch(self, descriptor: int, arrived: Callable[[], None], *, writes: bool = False) -> None:
         """Call this when the descriptor can be read, or written."""
         self._watched[descriptor] = arrived
+        if writes:
+            self._writes.add(descriptor)
         self._poller.register(descriptor, select.POLLIN | select.POLLOUT * writes)
 
     def unwatch(self, descriptor: int) -> None:
         """Forget a descriptor; idempotent."""
         if self._watched.pop(descriptor, None) is not None:
+            self._writes.discard(descriptor)
             self._poller.unregister(descriptor)
 
     def waker(self) -> Callable[[], None]:
@@ -89,6 +97,15 @@ class Watches:
         """Close this process's copies: for a forked child, in which another thread's lock stays taken."""
         self._waking = threading.Lock()
         self.close()
+
+    def _selected(self, seconds: float) -> list[int] | None:
+        """As a poll, which counts whole milliseconds: a source is due in parts of one. None where that can't be."""
+        reads = [self._connection, *self._watched] if self._connection >= 0 else [*self._watched]
+        try:
+            readable, writable, _ = select.select(reads, list(self._writes), [], seconds)
+        except ValueError:  # a descriptor's number is too high for it
+            return None
+        return list({*readable, *writable})
 
     def _wake(self) -> None:
         with self._waking:
