@@ -269,26 +269,29 @@ class StreamLoop:
         began = _Moment(self._clock(), self._step_clock())
         if self._source is not None:
             return self._read(self._source, began)
-        self._keep_up_with_watermarks()
+        if self._passed_watermarks():
+            return True
         batches = self._inputs.take(self._pace.rows, self._watermarks)
         if batches:
             self._step(batches, began)
-        if self._outputs.is_empty:
-            self._keep_up_with_watermarks()
+        if self._outputs.is_empty and self._passed_watermarks():
+            return True
         if self._outputs.is_empty and (found := self._inputs.take_event()) is not None:
             self._event_came(*found)
             self._pass_on()
             return True
         return bool(batches)
 
-    def _keep_up_with_watermarks(self) -> None:
-        """Move event time to where watermarks are that rows have passed."""
+    def _passed_watermarks(self) -> bool:
+        """Move event time to where the watermarks are that rows have passed; whether there were any."""
         if not self._watermarks:
-            return
+            return False
         moves = [self._event_time.came(*found) for found in self._watermarks]
         self._watermarks.clear()
         if any(moves) and self._conversation.has_data:
             self._put(self._event_time.move(self._clock(), self._times.idle))
+        self._pass_on()
+        return True
 
     def _event_came(self, channel: int, event: Event) -> None:
         """Take an event in its place among the rows: a watermark, or one of the conversation's."""
