@@ -485,6 +485,18 @@ def test_a_host_that_can_store_no_more_is_tried_once_again_where_there_is_no_oth
     assert "there is no other directory or host" in str(cluster.ended["j1"].error)
 
 
+def test_subtasks_that_find_a_full_disk_one_after_the_other_are_one_failure() -> None:
+    """However long after the first: they began before it was known, and their tries are no tries again."""
+    cluster = Cluster(4)
+    cluster.submit(chain(4), restart=RestartSettings("fixed", 2))
+    for subtask in range(4):
+        cluster.fail(0, subtask, FailureKind.NO_STORAGE)
+        cluster.now += 10.0
+        assert not cluster.ended
+    cluster.fail(0, 0, FailureKind.NO_STORAGE)
+    assert "there is no other directory or host" in str(cluster.ended["j1"].error)
+
+
 def test_a_full_host_does_not_fail_a_job_that_knows_another() -> None:
     """As often as any loss, as the other host may take it."""
     cluster = Cluster(4, ["a", "b"])

@@ -65,7 +65,7 @@ class Recovery:
         if not self._phase.is_active:
             yield so.FailForGood(failed.cause, failed.rank, anew=False)
             return
-        is_burst = self._is_burst(failed.launched)
+        is_burst = self._is_burst(failed)
         yield so.RememberCause(failed.cause, failed.rank, anew=not is_burst)
         delay = 0.0 if is_burst else self._strategy.next_delay(self._now())
         if self._sets.never_began and self._round >= (LOST_TRIES if failed.rank is Rank.LOSS else FIRST_TRIES):
@@ -163,7 +163,10 @@ class Recovery:
             cause = "tasks were stopped, and Spark does not say why"
             yield so.Fail(self.unexplained, cause, Rank.UNEXPLAINED, explains=True)
 
-    def _is_burst(self, launched: int) -> bool:
-        """Tell whether a failure now is a consequence of the last one that counted."""
+    def _is_burst(self, failed: so.Fail) -> bool:
+        """Tell whether a failure now is a consequence of the last one that counted.
+
+        Of tasks whose host lacks something each finds it out when it wants it, which may be long after the first.
+        """
         soon = self._counted is not None and self._now() - self._counted < BURST_SECONDS
-        return soon and launched < self._counted_round
+        return (soon or failed.lacks) and failed.launched < self._counted_round
