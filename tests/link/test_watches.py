@@ -50,6 +50,20 @@ def test_what_can_be_read_ends_the_wait(pipe: tuple[int, int], seconds: float, i
         os.close(reading)
 
 
+@pytest.mark.parametrize("seconds", [0.003, 0.01], ids=["short", "long"])
+def test_a_descriptor_that_was_closed_breaks_no_wait(pipe: tuple[int, int], seconds: float) -> None:
+    """Another thread may close one between two polls: that is no loss of the connection that is polled too."""
+    closed = os.dup(pipe[0])
+    watches = Watches(pipe[0])
+    watches.watch(closed, lambda: None)
+    os.close(closed)
+    watches.poll(seconds)
+    watches.unwatch(closed)
+    os.write(pipe[1], b"here")
+    assert watches.poll(seconds)
+    watches.close()
+
+
 def test_room_for_writing_ends_a_short_wait(pipe: tuple[int, int]) -> None:
     """Only of a descriptor that is watched for it."""
     watches = Watches()

@@ -103,7 +103,7 @@ class Watches:
         reads = [self._connection, *self._watched] if self._connection >= 0 else [*self._watched]
         try:
             readable, writable, _ = select.select(reads, list(self._writes), [], seconds)
-        except ValueError:  # a descriptor's number is too high for it
+        except (ValueError, OSError):  # a number is too high for it, or another thread has just closed one
             return None
         return list({*readable, *writable})
 
