@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -348,6 +349,8 @@ def test_a_manager_that_reads_its_log_knows_what_it_knew(chance: random.Random, 
         for record in records:
             again.apply(tuple(record))
         assert list(again.records()) == list(managed.core.state.records())
+        now = Counter(places[-1] for dataset in again.datasets.values() for places in dataset.places)
+        assert +again.files == +managed.core.state.files == now
         assert again.by_dataset.keys() == managed.core.state.by_dataset.keys()
 
 

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -82,7 +82,6 @@ class ManagerCore:
             if known.state is RemoteState.OPEN
         }
         self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
-        self._files = self._files_of_all()
         self.names = KeptNames(state, self._note, self._let_go, limits.kept_lease, now)
 
     def take_records(self) -> list[Record]:
@@ -95,7 +94,6 @@ class ManagerCore:
         self._records = []
         self.state.restore(records)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in self.state.workers}
-        self._files = self._files_of_all()
 
     def out_of(self, now: float) -> dict[str, str]:
         """The workers that are left out, and why."""
@@ -119,7 +117,6 @@ class ManagerCore:
             if not found:
                 raise self._no_room(now)
             self._note(("grown", *dataset, found))
-            self._files.update(found)
         if key not in self.state.partitions:
             self._note(("partition", *key))
 
@@ -358,9 +355,6 @@ class ManagerCore:
         self.state.apply(record)
         self._records.append(record)
 
-    def _files_of_all(self) -> Counter[str]:
-        return Counter(places[-1] for known in self.state.datasets.values() for places in known.places if places)
-
     def _known(self, key: PartitionKey, partition: PartitionId) -> KnownPartition:
         known = self.state.partitions.get(key)
         if known is None:
@@ -383,7 +377,7 @@ class ManagerCore:
     def _candidates(self, now: float, but: Iterable[str] = ()) -> list[Candidate]:
         left_out = {*but, *(name for name, known in self.state.workers.items() if known.is_leaving)}
         return [
-            Candidate(name, seen.free, seen.load, self._files[name])
+            Candidate(name, seen.free, seen.load, self.state.files[name])
             for name, seen in sorted(self._seen.items())
             if name not in left_out and seen.out_until <= now
         ]
@@ -395,7 +389,6 @@ class ManagerCore:
         if not found:
             raise self._no_room(now)
         self._note(("moved", *dataset, file, found[0]))
-        self._files[found[0]] += 1
 
     def _located(self, dataset: DatasetKey, owner: str = "") -> ask.Located:
         known = self.state.datasets[dataset]

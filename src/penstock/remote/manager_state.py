@@ -10,6 +10,7 @@ ProtocolError: somebody else wrote it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -43,6 +44,11 @@ class KnownDataset:
     def workers(self) -> set[str]:
         """All workers that have, or had, a file of it."""
         return {worker for places in self.places for worker in places}
+
+    @property
+    def current(self) -> list[str]:
+        """The worker that each file is written on now."""
+        return [places[-1] for places in self.places if places]
 
 
 @dataclass(slots=True)
@@ -82,6 +88,8 @@ class ManagerState:
     def __init__(self) -> None:
         self.workers: dict[str, KnownWorker] = {}
         self.datasets: dict[DatasetKey, KnownDataset] = {}
+        self.files: Counter[str] = Counter()
+        """Of all datasets, by the worker that each is written on now."""
         self.partitions: dict[PartitionKey, KnownPartition] = {}
         self.by_dataset: dict[DatasetKey, dict[PartitionKey, None]] = {}
         self.over: set[tuple[str, str]] = set()
@@ -105,7 +113,7 @@ class ManagerState:
 
     def restore(self, records: Iterable[Record]) -> None:
         """Know what these records say, and nothing else."""
-        for known in (self.workers, self.datasets, self.partitions, self.by_dataset, self.over):
+        for known in (self.workers, self.datasets, self.files, self.partitions, self.by_dataset, self.over):
             known.clear()
         for kept in (self.kept, self.kept_as, self.kept_partitions):
             kept.clear()
@@ -142,14 +150,19 @@ class ManagerState:
         self.workers.pop(name, None)
 
     def _dataset(self, application: str, dataset: str, places: list[list[str]]) -> None:
-        self.datasets[application, dataset] = KnownDataset([list(each) for each in places])
+        known = self.datasets[application, dataset] = KnownDataset([list(each) for each in places])
+        self.files.update(known.current)
         self.by_dataset.setdefault((application, dataset), {})
 
     def _grown(self, application: str, dataset: str, workers: list[str]) -> None:
         self.datasets[application, dataset].places += [[worker] for worker in workers]
+        self.files.update(workers)
 
     def _moved(self, application: str, dataset: str, file: int, worker: str) -> None:
-        self.datasets[application, dataset].places[file].append(worker)
+        places = self.datasets[application, dataset].places[file]
+        self.files.subtract(places[-1:])
+        self.files.update([worker])
+        places.append(worker)
 
     def _partition(self, *values: object) -> None:
         application, dataset, index, attempt, *story = values
@@ -191,7 +204,9 @@ class ManagerState:
     def _forgotten(self, application: str, dataset: str) -> None:
         for key in self.by_dataset.pop((application, dataset), {}):
             self.partitions.pop(key, None)
-        self.datasets.pop((application, dataset), None)
+        known = self.datasets.pop((application, dataset), None)
+        if known is not None:
+            self.files.subtract(known.current)
 
     def _closed(self, application: str, job: str) -> None:
         self.over.discard((application, job))
