@@ -6,9 +6,10 @@
 Each store runs in a process of its own, and the restore of each in another one. Those with files have so many MiB of
 private memory at most (`RLIMIT_DATA`). Rows are batches of 65,536 random keys; two numbers are got, added to and put
 for each, as a batch processor does, or with `--state aggregation` as `agg` counts and adds them. Other states have a
-window, session, row or timer for each key, and a batch changes one of each of its keys, or adds it. A snapshot is
-written by the thread that a task has for it, into the folder. The first one is whole, and then come three with one
-key of a hundred changed; `changed_fsync_seconds` is how long the disk takes for 6 MB alone right after, at most.
+text, list, entry, window, session, row or timer for each key, and a batch changes one of each of its keys, or adds
+it. A snapshot is written by the thread that a task has for it, into the folder. The first one is whole, and then come
+three with one key of a hundred changed; `changed_fsync_seconds` is how long the disk takes for 6 MB alone right
+after, at most.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ from penstock.stream.chain import Chunk, State, StepContext
 from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.restored_state import StoredState
 from penstock.stream.state.store import KeyedStore
-from penstock.stream.state.variables import VALUE, ValueVariable, VariableSpec
+from penstock.stream.state.variables import (
+    LIST,
+    MAP,
+    VALUE,
+    ListVariable,
+    MapVariable,
+    ValueVariable,
+    VariableSpec,
+)
 from penstock.stream.state_place import StateFiles, state_in
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 from penstock.stream.stream_join import Between, StreamJoin
@@ -60,11 +69,17 @@ CHANGED = 100
 KEYS = pa.schema([("k", pa.int64())])
 VALUES = pa.schema([("n", pa.int64()), ("amount", pa.int64())])
 SPECS = (VariableSpec("total", VALUE, VALUES),)
+TEXTS = pa.schema([("text", pa.string())])
+LONG = "x" * 200
+NAMES = pa.schema([("name", pa.string())])
 CONTEXT = StepContext(0, 1, 128, "totals")
 PART = "totals.0"
 PATIENCE = 600.0
 STORES = ("memory", "files")
-COMPARED = ("rows_a_second", "rows_a_processor_second", "whole_seconds", "changed_seconds", "restore_seconds")
+COMPARED = (
+    *("rows_a_second", "rows_a_processor_second", "whole_seconds", "changed_seconds"),
+    *("restore_seconds", "restore_processor_seconds"),
+)
 """The figures of which the second store's are shown in those of the first."""
 SYNCED = 6 << 20
 """Bytes, about as many as a snapshot of the changes of 20 million keys has."""
@@ -95,17 +110,32 @@ class ManyKeys(Protocol):
         """Begin with what a checkpoint holds."""
 
 
-class ProcessorState:
-    """Two numbers of each key, which a batch processor gets, adds to and puts."""
+class StoreState:
+    """All state of a processor with these keys and variables."""
 
-    def __init__(self) -> None:
-        self._store = KeyedStore(KEYS, SPECS)
+    def __init__(self, keys: pa.Schema, specs: Sequence[VariableSpec]) -> None:
+        self._store = KeyedStore(keys, specs)
         self.completed = self._store.completed
 
     @property
     def keys(self) -> int:
         """The number of keys."""
         return self._store.keys
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """The chunks of a checkpoint."""
+        return self._store.snapshot(CONTEXT, checkpoint)
+
+    def restore(self, state: State) -> None:
+        """Begin with what a checkpoint holds."""
+        self._store.restore([state], CONTEXT, 0)
+
+
+class ProcessorState(StoreState):
+    """Two numbers of each key, which a batch processor gets, adds to and puts."""
+
+    def __init__(self) -> None:
+        super().__init__(KEYS, SPECS)
 
     def add(self, numbers: np.ndarray) -> None:
         """Get, add and put the numbers of a batch of keys."""
@@ -118,13 +148,55 @@ class ProcessorState:
         amount = pc.add(pc.fill_null(before["amount"], 0), pa.array(counts * 7))
         total.put(slots, pa.RecordBatch.from_arrays([n, amount], schema=VALUES), 0)
 
-    def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """The chunks of a checkpoint."""
-        return self._store.snapshot(CONTEXT, checkpoint)
 
-    def restore(self, state: State) -> None:
-        """Begin with what a checkpoint holds."""
-        self._store.restore([state], CONTEXT, 0)
+class TextState(StoreState):
+    """A long text of each key, which is a text too: it is got, and put again."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.schema([("k", pa.string())]), [VariableSpec("text", VALUE, TEXTS)])
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Get and put the texts of a batch of keys."""
+        keys = pa.array(np.unique(numbers)).cast(pa.string())
+        slots = self._store.slots([keys], len(keys))
+        texts = self._store.variable("text")
+        assert isinstance(texts, ValueVariable)  # noqa: S101 - declared as one
+        texts.get(slots, 0)
+        made = pc.binary_join_element_wise(keys, LONG, "")
+        texts.put(slots, pa.RecordBatch.from_arrays([made], schema=TEXTS), 0)
+
+
+class ListState(StoreState):
+    """Rows of two numbers for each key, to which a batch adds one of each of its keys."""
+
+    def __init__(self) -> None:
+        super().__init__(KEYS, [VariableSpec("rows", LIST, VALUES)])
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Add a row to the list of each of these keys."""
+        slots = self._store.slots([pa.array(numbers)], len(numbers))
+        rows = self._store.variable("rows")
+        assert isinstance(rows, ListVariable)  # noqa: S101 - declared as one
+        column = pa.array(numbers)
+        rows.append(slots, pa.RecordBatch.from_arrays([column, column], schema=VALUES), 0)
+
+
+class MapState(StoreState):
+    """Two numbers for one name of each key: an entry of a map, which is got and put again."""
+
+    def __init__(self) -> None:
+        super().__init__(KEYS, [VariableSpec("entries", MAP, VALUES, NAMES)])
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Get and put the entries of a batch of keys."""
+        keys = np.unique(numbers)
+        slots = self._store.slots([pa.array(keys)], len(keys))
+        entries = self._store.variable("entries")
+        assert isinstance(entries, MapVariable)  # noqa: S101 - declared as one
+        names = pa.RecordBatch.from_arrays([pa.repeat("clicks", len(keys))], schema=NAMES)
+        _, values = entries.get(slots, names, 0)
+        n = pc.add(pc.fill_null(values["n"], 0), 1)
+        entries.put(slots, names, pa.RecordBatch.from_arrays([n, pa.array(keys)], schema=VALUES), 0)
 
 
 class AggregationState:
@@ -191,18 +263,12 @@ class TimedState:
         return [batch]
 
 
-class TimerState:
+class TimerState(StoreState):
     """A timer of each key, which rows put off."""
 
     def __init__(self) -> None:
-        self._store = KeyedStore(KEYS, ())
+        super().__init__(KEYS, ())
         self._times = np.zeros(0, np.int64)
-        self.completed = self._store.completed
-
-    @property
-    def keys(self) -> int:
-        """The number of keys."""
-        return self._store.keys
 
     def add(self, numbers: np.ndarray) -> None:
         """Put the timers of these keys off."""
@@ -213,14 +279,6 @@ class TimerState:
         self._times[slots] += 1000
         self._store.timers.register(slots, self._times[slots])
         self._store.tidy(0)
-
-    def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """The chunks of a checkpoint."""
-        return self._store.snapshot(CONTEXT, checkpoint)
-
-    def restore(self, state: State) -> None:
-        """Begin with what a checkpoint holds."""
-        self._store.restore([state], CONTEXT, 0)
 
 
 def _windows(kind: FixedWindows | SessionWindows) -> TimedState:
@@ -235,6 +293,9 @@ def _join(how: str) -> TimedState:
 
 STATES: dict[str, Callable[[], ManyKeys]] = {
     "processor": ProcessorState,
+    "texts": TextState,
+    "lists": ListState,
+    "maps": MapState,
     "aggregation": AggregationState,
     "windows": lambda: _windows(FixedWindows("t", 1000, 1000)),
     "sessions": lambda: _windows(SessionWindows("t", 1000)),
@@ -290,10 +351,10 @@ def restore(folder: Path, state: ManyKeys) -> Figures:
     metadata = storage.newest().metadata
     assert metadata is not None  # noqa: S101 - one was written
     with OwnMemory() as memory:
-        began = time.monotonic()
+        began, used = time.monotonic(), time.process_time()
         state.restore(StoredState(storage, metadata.parts[PART], contextlib.nullcontext))
-        seconds = time.monotonic() - began
-    return {"restore_seconds": seconds, "restored_mib": memory.most}
+        seconds, used = time.monotonic() - began, time.process_time() - used
+    return {"restore_seconds": seconds, "restore_processor_seconds": used, "restored_mib": memory.most}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -312,8 +373,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, Figures] = {}
     for store in [options.store] if options.store else STORES:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
-            found[store] = _child(options, store, folder, "run") | _child(options, store, folder, "restore")
-        _show(f"{store}, {options.state}, {options.keys:,} keys", found[store])
+            _show(f"{store}, {options.state}, {options.keys:,} keys", run := _child(options, store, folder, "run"))
+            _show("restored", restored := _child(options, store, folder, "restore"))
+        found[store] = run | restored
     if len(found) == len(STORES):
         memory, files = (found[store] for store in STORES)
         _show("files by memory", {name: files[name] / memory[name] for name in COMPARED})
@@ -343,7 +405,10 @@ def _child(options: argparse.Namespace, store: str, folder: str, only: str) -> F
     command = [sys.executable, "-m", "penstock_bench.large_state", "--only", only, "--store", store]
     command += ["--keys", str(options.keys), "--limit", str(options.limit), "--folder", folder]
     command += ["--state", options.state]
-    figures: Figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)  # it says itself why it failed
+    if ended.returncode:
+        raise SystemExit(f"{store}, {options.state}: {only} ended with {ended.returncode}")
+    figures: Figures = json.loads(ended.stdout)
     return figures
 
 

@@ -222,6 +222,7 @@ class FrozenNumbers:
 
     def __init__(self, arrays: Sequence[FrozenSlots]) -> None:
         self._arrays = tuple(arrays)
+        self.width = float(sum(array.width for array in arrays))
 
     def columns(self, start: int, end: int) -> list[pa.Array]:
         """Those of a range of slots; booleans are bytes."""

@@ -22,6 +22,7 @@ from penstock.operators.aggregate_states import Aggregation
 from penstock.operators.aggregates import plain_type
 from penstock.operators.keys import numbered
 from penstock.record.layout import int64_array, null_mask
+from penstock.stream.arrow_pieces import width_of
 from penstock.stream.chain import Chunk, State, StepContext, chunks_of
 from penstock.stream.increments import Chains
 from penstock.stream.key_index import KeyIndex, Slots, Words, WordTable, key_index
@@ -33,6 +34,7 @@ from penstock.stream.keyed_state import (
     restored_changes,
     restored_rows,
 )
+from penstock.stream.run_rows import taken_of
 from penstock.stream.slot_array import SlotArray
 
 _NAMES = ("count_distinct", "countdistinct")
@@ -114,6 +116,7 @@ class _FrozenPairs:
         self._words = words
         (self._values,) = values.frozen_keys(0, len(values))
         self._keys = index.frozen_keys(0, len(index))
+        self.width = width_of([self._values], len(values)) + width_of(self._keys, len(index))
 
     def __len__(self) -> int:
         return len(self._words)
@@ -136,8 +139,9 @@ class _FrozenPairs:
         return slots, self._of(self._words[slots])
 
     def _of(self, words: Words) -> list[pa.Array | pa.ChunkedArray]:
-        owners, values = int64_array(_owners(words)), int64_array((words & _LOW).view(np.int64))
-        return [*(column.take(owners) for column in self._keys), self._values.take(values)]
+        owners = _owners(words)
+        keys = [taken_of(column, owners) for column in self._keys]
+        return [*keys, taken_of(self._values, (words & _LOW).view(np.int64))]
 
 
 def _owners(words: Words) -> Slots:

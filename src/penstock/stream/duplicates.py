@@ -179,6 +179,7 @@ class _FrozenTimes:
 
     def __init__(self, until: FrozenSlots) -> None:
         self._until = until
+        self.width = until.width
 
     def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
         """Those of these slots, which are in ascending order."""

@@ -22,7 +22,7 @@ import pyarrow.types as pt
 from penstock.operators.keys import group_rows, normalised, numbered
 from penstock.record import word_hash
 from penstock.record.layout import fixed_values, int64_array, null_mask
-from penstock.stream.run_rows import taken
+from penstock.stream.run_rows import is_joined, taken
 from penstock.stream.state_place import settled_columns, zeros
 
 Slots = npt.NDArray[np.int64]
@@ -258,7 +258,10 @@ class IntegerKeys:
 
     def frozen_keys(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
         """The keys of a range of slots."""
-        is_null = np.arange(start, end) == self._null if start <= self._null < end else None
+        is_null = None
+        if start <= self._null < end:
+            is_null = np.zeros(end - start, np.bool_)
+            is_null[self._null - start] = True
         return [self._array(self._table.words[start:end], is_null)]
 
     def _slots_of(self, words: Words) -> Slots:
@@ -282,7 +285,7 @@ class ComposedKeys:
         self._types = tuple(types)
         self._table = WordTable()
         self._keys: list[list[pa.Array]] = []
-        """Per run of slots one array for each column; runs double in size, so that there are few."""
+        """Per run of slots one array for each column; runs of similar size are joined, so that there are few."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -346,6 +349,8 @@ class ComposedKeys:
     def _append(self, keys: list[pa.Array]) -> None:
         self._keys.append(keys)
         while len(self._keys) > 1 and len(self._keys[-2][0]) < 2 * len(self._keys[-1][0]):
+            if not is_joined(*(column.nbytes for run in self._keys[-2:] for column in run)):
+                break
             last, before = self._keys.pop(), self._keys.pop()
             joined = [_joined([one, other], one.type) for one, other in zip(before, last, strict=True)]
             self._keys.append(settled_columns(joined))

@@ -2,7 +2,7 @@
 """Keys and their states in a checkpoint: how they are written, and whose they are when they are read again.
 
 A step's keyed state is the chunk `about` (msgpack: version, states, hash, max_parallelism, parallelism) and chunks
-`rows.<n>` of up to `CHUNK_ROWS` keys each: Arrow streams with the columns `key.<i>` and `#<j>`. The key group of a
+`rows.<n>` of some of the keys each: Arrow streams with the columns `key.<i>` and `#<j>`. The key group of a
 row is `pmod(hash(key), max_parallelism)`, where the hash is Spark's for ever. A vertex of another parallelism gives
 each of its subtasks the keys of its groups (`record/key_groups.py`).
 
@@ -24,20 +24,25 @@ import pyarrow as pa
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.operators.group_merges import boolean_array
 from penstock.record.key_groups import HASH, GroupOwners
-from penstock.record.layout import int64_array
-from penstock.stream.arrow_pieces import stream_pieces
+from penstock.stream.arrow_pieces import rows_of_piece, rows_of_stream, stream_pieces, width_of
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.increments import CHANGED, Chains, ChangedSlots, change_prefix
 from penstock.stream.key_index import Slots
+from penstock.stream.run_rows import taken_of
 
 VERSION: Final = 3
 CHUNK_ROWS = 1 << 20
+"""Rows of a chunk at most; those with many bytes are fewer (`arrow_pieces`)."""
 ABOUT = "about"
 _ROWS = "rows."
 
 
 class FrozenStates(Protocol):
     """The states of all slots at one moment."""
+
+    @property
+    def width(self) -> float:
+        """The bytes of a slot's states, on average, and of its keys if they are among them."""
 
     def columns(self, start: int, end: int) -> Sequence[pa.Array | pa.ChunkedArray]:
         """The state columns of a range of slots."""
@@ -69,6 +74,16 @@ class KeyedTable:
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
+
+    @property
+    def width(self) -> float:
+        """The bytes of a row's other columns, on average."""
+        return width_of(self._table.columns[self.keys :], len(self))
+
+    @property
+    def row_width(self) -> float:
+        """The bytes of a whole row, on average."""
+        return width_of(self._table.columns, len(self))
 
     def frozen_keys(self, start: int, end: int) -> list[pa.ChunkedArray]:
         """The key columns of a range of rows."""
@@ -108,11 +123,8 @@ def chained_chunks(
     def changed(noted: Sequence[Slots]) -> list[Chunk]:
         keys, slots = index.frozen_keys(0, count), ChangedSlots(noted)
         return [
-            (
-                changed_rows_name(checkpoint, start // CHUNK_ROWS),
-                _ChangedRows(keys, states, slots, start, keys_in_states),
-            )
-            for start in range(0, slots.most, CHUNK_ROWS)
+            (changed_rows_name(checkpoint, number), _ChangedRows(keys, states, slots, place, keys_in_states))
+            for number, place in enumerate(ranges(slots.most, width_of(keys, count) + states.width))
         ]
 
     rows = chains.chunks(checkpoint, count, lambda: whole_chunks(index, states, keys_in_states), changed)
@@ -141,12 +153,18 @@ def about_chunk(what: str, context: StepContext) -> Chunk:
 def whole_chunks(index: FrozenKeys, states: FrozenStates, keys_in_states: int = 0) -> list[Chunk]:
     """The chunks of all rows."""
     count = len(index)
-    chunks: list[Chunk] = []
-    for start in range(0, count, CHUNK_ROWS):
-        end = min(count, start + CHUNK_ROWS)
-        rows = _Rows(index.frozen_keys(start, end), states, (start, end), keys_in_states)
-        chunks.append((f"{_ROWS}{start // CHUNK_ROWS}", rows))
-    return chunks
+    some = min(count, CHUNK_ROWS)
+    width = width_of(index.frozen_keys(0, some), some) + states.width
+    return [
+        (f"{_ROWS}{number}", _Rows(index.frozen_keys(*place), states, place, keys_in_states))
+        for number, place in enumerate(ranges(count, width))
+    ]
+
+
+def ranges(count: int, width: float) -> Iterator[tuple[int, int]]:
+    """The chunks of so many rows of so many bytes each: the first one of each, and the one after its last."""
+    step = rows_of_piece(width, CHUNK_ROWS)
+    return ((start, min(count, start + step)) for start in range(0, count, step))
 
 
 class _Rows:
@@ -172,19 +190,18 @@ class _ChangedRows:
         keys: Sequence[pa.Array | pa.ChunkedArray],
         states: FrozenSlotStates,
         changed: ChangedSlots,
-        start: int,
+        place: tuple[int, int],
         more: int,
     ) -> None:
         self._keys = keys
         self._states = states
         self._changed = changed
-        self._start = start
+        self._range = place
         self._key_columns = len(keys) + more
 
     def __call__(self) -> list[Buffer]:
-        slots, columns = self._states.of(self._changed.part(self._start, self._start + CHUNK_ROWS))
-        at = int64_array(slots)
-        return rows_as_bytes([*(column.take(at) for column in self._keys), *columns], self._key_columns)
+        slots, columns = self._states.of(self._changed.part(*self._range))
+        return rows_as_bytes([*(taken_of(column, slots) for column in self._keys), *columns], self._key_columns)
 
 
 def rows_as_bytes(columns: Sequence[pa.Array | pa.ChunkedArray], keys: int) -> list[Buffer]:
@@ -221,11 +238,10 @@ class OwnBatches:
 
     def of(self, name: str) -> Iterator[pa.RecordBatch]:
         """Those of one chunk."""
-        with pa.ipc.open_stream(pa.py_buffer(self._state[name])) as stream:
-            for batch in stream:
-                own = own_rows(batch, self._context) if self._have_moved else batch
-                if own.num_rows:
-                    yield own
+        for batch in rows_of_stream(self._state[name]):
+            own = own_rows(batch, self._context) if self._have_moved else batch
+            if own.num_rows:
+                yield own
 
 
 def key_columns(batch: pa.RecordBatch) -> list[pa.Array]:

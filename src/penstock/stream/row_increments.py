@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.operators.group_merges import boolean_array
 from penstock.record.layout import int64_array
+from penstock.stream.arrow_pieces import PIECE_BYTES, width_of
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.increments import CHANGED, Chains, change_prefix
 from penstock.stream.key_index import KeyIndex, Slots, key_index
@@ -28,9 +29,11 @@ from penstock.stream.keyed_state import (
     about_chunk,
     changed_rows_name,
     key_columns,
+    ranges,
     rows_as_bytes,
     whole_chunks,
 )
+from penstock.stream.run_rows import taken_of
 
 Mask = npt.NDArray[np.bool_]
 Columns = list[pa.Array]
@@ -39,6 +42,10 @@ _ROWS = "rows."
 
 class FrozenOfSlots(Protocol):
     """The states of slots at one moment."""
+
+    @property
+    def width(self) -> float:
+        """The bytes of a slot's states, on average."""
 
     def of(self, slots: Slots) -> tuple[Slots, Sequence[pa.Array | pa.ChunkedArray]]:
         """Of these slots, which are in ascending order, those that have a state, and the columns of these."""
@@ -61,6 +68,11 @@ class LiveRows:
         """So many of the columns are keys."""
         return len(self._keys)
 
+    @property
+    def width(self) -> float:
+        """The bytes of a slot's keys and states, on average."""
+        return width_of(self._keys, self._count) + self._states.width
+
     def frozen_keys(self, start: int, end: int) -> Columns:
         """None: they are among the columns."""
         return []
@@ -72,8 +84,7 @@ class LiveRows:
     def of(self, slots: Slots) -> tuple[Slots, Columns]:
         """The same of these slots, which are in ascending order."""
         slots, states = self._states.of(slots)
-        at = int64_array(np.ascontiguousarray(slots))
-        found = [*(_whole(column.take(at)) for column in self._keys), *map(_whole, states)]
+        found = [*(taken_of(column, slots) for column in self._keys), *map(_whole, states)]
         live = self._is_live(found)
         if live.all():
             return slots, found
@@ -147,9 +158,10 @@ def replaced_chunks(
     def changed(noted: Sequence[pa.RecordBatch]) -> list[Chunk]:
         keys = replaced(noted)
         found: list[Chunk] = [(f"{change_prefix(checkpoint)}.keys.0", lambda: _keys_as_bytes(keys.columns()))]
-        for start in range(0, len(table), CHUNK_ROWS):
-            end = min(len(table), start + CHUNK_ROWS)
-            found.append((changed_rows_name(checkpoint, start // CHUNK_ROWS), _Replaced(table, keys, (start, end))))
+        found += [
+            (changed_rows_name(checkpoint, number), _Replaced(table, keys, part))
+            for number, part in enumerate(ranges(len(table), table.row_width))
+        ]
         return found if noted else []
 
     made = chains.chunks(checkpoint, count, lambda: whole_chunks(table, table), changed)
@@ -231,13 +243,14 @@ def _keys_as_bytes(keys: Columns) -> list[Buffer]:
 def _grouped(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Batches that are not too many rows for one chunk, unless one is."""
     group: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
-        if group and rows + batch.num_rows > CHUNK_ROWS:
+        if group and (rows + batch.num_rows > CHUNK_ROWS or size + batch.nbytes > PIECE_BYTES):
             yield group
-            group, rows = [], 0
+            group, rows, size = [], 0, 0
         group.append(batch)
         rows += batch.num_rows
+        size += batch.nbytes
     if group:
         yield group
 

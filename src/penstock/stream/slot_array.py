@@ -46,6 +46,11 @@ class FrozenSlots:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def width(self) -> int:
+        """The bytes of one value."""
+        return self._values.itemsize
+
     def values(self, start: int, end: int) -> npt.NDArray[Any]:
         """A copy of a range of them. Any thread."""
         found = self._values[start:end].copy()

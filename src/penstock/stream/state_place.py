@@ -88,11 +88,12 @@ def settled(batch: pa.RecordBatch) -> pa.RecordBatch:
         or any(contains(each.type, pa.types.is_dictionary) for each in batch.schema)
     ):
         return batch
-    size = pa.ipc.get_record_batch_size(batch)
-    place = pa.py_buffer(files.mapped(size))
+    measured = pa.MockOutputStream()
+    _write(batch, measured)
+    place = pa.py_buffer(files.mapped(measured.size()))
     with pa.FixedSizeBufferWriter(place) as sink:
-        sink.write(batch.serialize())
-    return pa.ipc.read_record_batch(place, batch.schema)
+        _write(batch, sink)
+    return pa.ipc.open_stream(place).read_next_batch()
 
 
 def settled_columns(columns: Sequence[pa.Array]) -> list[pa.Array]:
@@ -101,6 +102,12 @@ def settled_columns(columns: Sequence[pa.Array]) -> list[pa.Array]:
         return list(columns)
     names = [str(number) for number in range(len(columns))]
     return list(settled(pa.RecordBatch.from_arrays(list(columns), names=names)).columns)
+
+
+def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
+    """Write the batch column after column: `serialize` would make a copy of it in memory first."""
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
 
 
 def _mapped(folder: str, size: int) -> mmap.mmap:

@@ -3,22 +3,21 @@
 
 New rows of a slot come after the old ones, and `where` says which row counts. So a snapshot is a reference to the
 batches and to `where`, which goes on in another array. Batches of similar size are joined, so there are few; when
-more rows are old than new, the new ones are gathered.
+more rows are old than new, the new ones are gathered, some at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.stream.arrow_pieces import rows_of_piece, width_of
 from penstock.stream.key_index import Slots
-from penstock.stream.run_rows import taken
+from penstock.stream.run_rows import GATHERED_SLOTS, add_run, taken_rows
 from penstock.stream.slot_array import FrozenSlots, SlotArray
-from penstock.stream.state_place import settled
 
 NOWHERE = -1
 SPARE_ROWS = 1 << 16
@@ -32,9 +31,14 @@ class FrozenRows:
     where: FrozenSlots
     schema: pa.Schema
 
+    @property
+    def width(self) -> float:
+        """The bytes of a row, on average."""
+        return width_of(self.runs, sum(run.num_rows for run in self.runs))
+
     def columns(self, start: int, end: int) -> list[pa.Array]:
         """The state columns of a range of slots."""
-        columns: list[pa.Array] = _taken(self.runs, self.schema, self.where.values(start, end)).columns
+        columns: list[pa.Array] = taken_rows(self.runs, self.schema, self.where.values(start, end)).columns
         return columns
 
     def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
@@ -49,7 +53,7 @@ class FrozenRows:
 
     def _there(self, where: npt.NDArray[np.int64]) -> tuple[Slots, list[pa.Array]]:
         places = np.flatnonzero(where != NOWHERE)
-        return places, _taken(self.runs, self.schema, where[places]).columns
+        return places, taken_rows(self.runs, self.schema, where[places]).columns
 
 
 class StateRows:
@@ -75,7 +79,7 @@ class StateRows:
 
     def take(self, slots: Slots) -> pa.RecordBatch:
         """The rows of these slots, all of which have one."""
-        return _taken(self._runs, self._schema, self._where.at(slots))
+        return taken_rows(self._runs, self._schema, self._where.at(slots))
 
     def get(self, slots: Slots) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """The rows of these slots, of nulls where there is none, and where there is one."""
@@ -97,11 +101,8 @@ class StateRows:
         where = self._writable(slots)
         self._live += int(np.count_nonzero(where[slots] == NOWHERE))
         where[slots] = np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64)
-        self._runs.append(rows)
+        add_run(self._runs, rows)
         self._rows += rows.num_rows
-        while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
-            last, before = self._runs.pop(), self._runs.pop()
-            self._runs.append(settled(pa.concat_batches([before, last])))
         if self._rows > 2 * self._live + SPARE_ROWS:
             self._gather()
 
@@ -117,18 +118,16 @@ class StateRows:
 
     def _gather(self) -> None:
         """Leave out the old rows."""
-        live = np.flatnonzero(self._where.at(np.arange(self._slots)) != NOWHERE)
-        rows = self.take(live)
-        self._runs, self._rows = [settled(rows)], rows.num_rows
+        former = self.frozen(self._slots)
+        self._runs, self._rows, self._live = [], 0, 0
         self._where = SlotArray(np.int64, NOWHERE)
-        self._writable(live)[live] = np.arange(len(live), dtype=np.int64)
+        step = rows_of_piece(former.width, GATHERED_SLOTS)
+        for start in range(0, self._slots, step):
+            slots, columns = former.present(start, min(self._slots, start + step))
+            if len(slots):
+                self.put(slots, pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _writable(self, slots: Slots) -> npt.NDArray[np.int64]:
         """The places of the rows of all slots, these among them."""
         self._slots = max(self._slots, int(slots.max(initial=-1)) + 1)
         return self._where.writable(slots, self._slots)
-
-
-def _taken(runs: Sequence[pa.RecordBatch], schema: pa.Schema, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    columns = taken([run.columns for run in runs], [run.num_rows for run in runs], schema.types, rows)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -35,6 +35,7 @@ from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.keyed_state import ABOUT, KeyedTable, refuse_other
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import added_chunks, replaced_chunks, replaced_rows
+from penstock.stream.run_rows import taken_of
 from penstock.stream.watermarks import LEAST
 
 _NAMES = ("left", "right")
@@ -304,8 +305,8 @@ class _KeysOfRows:
 
     def columns(self) -> list[pa.Array]:
         """The keys, each once."""
-        at = int64_array(self._changed.part(0, self._count))
-        return [_combined(column.take(at)) for column in self._keys]
+        changed = self._changed.part(0, self._count)
+        return [taken_of(column, changed) for column in self._keys]
 
     def has(self, start: int, end: int) -> Mask:
         """A mask of the rows in a range of all, run after run, that are of one of these keys."""
@@ -315,10 +316,6 @@ class _KeysOfRows:
             self._all = np.concatenate([*self._rows, np.zeros(0, np.int64)])
         found: Mask = self._flags[self._all[start:end]]
         return found
-
-
-def _combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _flags(column: pa.Array) -> Mask:

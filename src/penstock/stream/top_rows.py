@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from penstock.graph import INTERNAL
 from penstock.operators.keys import plain
 from penstock.record.layout import fixed_values, int64_array
+from penstock.stream.arrow_pieces import width_of
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.increments import Chains
 from penstock.stream.key_index import Slots, key_index
@@ -31,6 +32,7 @@ from penstock.stream.keyed_state import (
     restored_changes,
     restored_rows,
 )
+from penstock.stream.run_rows import taken_of
 from penstock.stream.state_rows import FrozenRows, StateRows
 
 RANK = "rank"
@@ -183,6 +185,7 @@ class _FrozenRanks:
         self._keys = keys
         self._rows = rows
         self._ranks, self._count = places
+        self.width = width_of(keys, self._count // self._ranks) + rows.width
 
     def __len__(self) -> int:
         return self._count
@@ -200,6 +203,5 @@ class _FrozenRanks:
         return self._with_keys(*self._rows.of(slots))
 
     def _with_keys(self, places: Slots, rows: list[pa.Array]) -> tuple[Slots, list[pa.Array | pa.ChunkedArray]]:
-        at = int64_array(np.ascontiguousarray(places // self._ranks))
-        ranks = int64_array(np.ascontiguousarray(places % self._ranks))
-        return places, [*(key.take(at) for key in self._keys), ranks, *rows]
+        keys = [taken_of(key, places // self._ranks) for key in self._keys]
+        return places, [*keys, int64_array(places % self._ranks), *rows]

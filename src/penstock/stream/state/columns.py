@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.record.layout import bits, fixed_values, int64_array, null_mask
-from penstock.stream.key_index import Slots
+from penstock.record.layout import bits, fixed_values, null_mask
 
 Mask = npt.NDArray[np.bool_]
 
@@ -61,24 +59,6 @@ def flags_of(mask: Mask) -> pa.Array:
 def shown(schema: pa.Schema) -> pa.Schema:
     """A schema whose columns may all be null, as they are where a key has no state."""
     return pa.schema([field.with_nullable(True) for field in schema])
-
-
-def taken(runs: Sequence[pa.RecordBatch], schema: pa.Schema, rows: Slots) -> pa.RecordBatch:
-    """These rows of several batches, numbered through."""
-    if not runs:
-        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-    at = int64_array(np.ascontiguousarray(rows))
-    if len(runs) == 1:
-        return pa.RecordBatch.from_arrays([column.take(at) for column in runs[0].columns], schema=schema)
-    columns = pa.Table.from_batches(runs, schema).take(at).columns
-    return pa.RecordBatch.from_arrays([joined(column) for column in columns], schema=schema)
-
-
-def joined(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece."""
-    if column.num_chunks == 0:
-        return pa.nulls(0, column.type)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def present(column: pa.Array) -> Mask:

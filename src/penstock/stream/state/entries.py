@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.record.layout import int64_array
+from penstock.stream.arrow_pieces import width_of
 from penstock.stream.key_index import ComposedKeys, Slots
+from penstock.stream.run_rows import taken_of
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state.columns import Mask, values_of
 from penstock.stream.state.list_rows import FrozenListRows, ListRows
@@ -107,6 +109,11 @@ class FrozenEntries:
         self._of_slot = of_slot
         self.count = count
 
+    @property
+    def width(self) -> float:
+        """The bytes of an entry's slot and own key."""
+        return width_of(self._keys, self.count)
+
     def present(self, start: int, end: int) -> tuple[Slots, Slots, list[pa.Array]]:
         """Of a range of entries those that are there: their numbers, their slots, and their own keys."""
         return self._with_keys(np.flatnonzero(self._is_live.values(start, end)) + start)
@@ -118,11 +125,5 @@ class FrozenEntries:
         return self._with_keys(entries[self._is_live.at(entries)])
 
     def _with_keys(self, entries: Slots) -> tuple[Slots, Slots, list[pa.Array]]:
-        at = int64_array(entries)
-        owners, *keys = [_taken(column, at) for column in self._keys]
+        owners, *keys = [taken_of(column, entries) for column in self._keys]
         return entries, values_of(owners, _INT64), keys
-
-
-def _taken(column: pa.Array | pa.ChunkedArray, rows: pa.Array) -> pa.Array:
-    found = column.take(rows)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found

@@ -17,16 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.record.layout import int64_array
+from penstock.stream.arrow_pieces import rows_of_piece, width_of
 from penstock.stream.key_index import Grown, Slots
+from penstock.stream.run_rows import GATHERED_SLOTS, add_run, taken_rows
 from penstock.stream.slot_array import FrozenSlots, SlotArray
-from penstock.stream.state.columns import taken
-from penstock.stream.state_place import settled
 
 _NONE = -1
 SPARE_ROWS = 1 << 16
 MOST_PIECES = 32
-_MOST_MERGED = 1 << 30
-"""Bytes of a batch that is not put together with others: texts have places of 31 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +72,20 @@ class FrozenListRows:
         self._pieces = pieces
         self._last = last
 
+    @property
+    def width(self) -> float:
+        """The bytes of a slot's rows, on average."""
+        return width_of(self._runs, len(self._last))
+
     def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """The rows of a range of slots in order: whose each is, and their columns."""
         owners, rows = self._pieces.rows(self._last.values(start, end))
-        return owners + start, taken(self._runs, self._schema, rows).columns
+        return owners + start, taken_rows(self._runs, self._schema, rows).columns
 
     def of(self, slots: Slots) -> tuple[Slots, list[pa.Array]]:
         """The same of these slots, which are in ascending order."""
         owners, rows = self._pieces.rows(self._last.at(slots))
-        return slots[owners], taken(self._runs, self._schema, rows).columns
+        return slots[owners], taken_rows(self._runs, self._schema, rows).columns
 
 
 class ListRows:
@@ -105,7 +108,7 @@ class ListRows:
     def get(self, slots: Slots) -> tuple[Slots, pa.RecordBatch]:
         """The rows of these slots, slot after slot: at which place of `slots` each one's is, and the rows."""
         owners, rows = self._pieces().rows(self._last.at(slots))
-        return owners, taken(self._runs, self._schema, rows)
+        return owners, taken_rows(self._runs, self._schema, rows)
 
     def append(self, slots: Slots, rows: pa.RecordBatch) -> None:
         """Add a row to each of these slots, which may be there several times."""
@@ -163,13 +166,8 @@ class ListRows:
         self._live += int(lengths.sum())
 
     def _add_run(self, rows: pa.RecordBatch) -> None:
-        self._runs.append(settled(rows))
+        add_run(self._runs, rows)
         self._rows += rows.num_rows
-        while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
-            if self._runs[-2].nbytes + self._runs[-1].nbytes > _MOST_MERGED:
-                break
-            last, before = self._runs.pop(), self._runs.pop()
-            self._runs.append(settled(pa.concat_batches([before, last])))
 
     def _shorten(self, slots: Slots) -> None:
         """Make one piece of the lists that have many, and more with each row that they have."""
@@ -187,8 +185,9 @@ class ListRows:
 
     def _gather(self) -> None:
         """Leave out the old rows."""
-        slots = np.flatnonzero(self._last.at(np.arange(self._count)) != _NONE)
-        owners, rows = self.get(slots)
+        count, former = self._count, self.frozen(self._count)
         self._clear_all()
-        if rows.num_rows:
-            self.append(slots[owners], rows)
+        step = rows_of_piece(former.width, GATHERED_SLOTS)
+        for start in range(0, count, step):
+            slots, columns = former.present(start, min(count, start + step))
+            self.append(slots, pa.RecordBatch.from_arrays(columns, schema=self._schema))

@@ -21,6 +21,10 @@ from penstock.stream.state_rows import StateRows
 class FrozenSlotRows(Protocol):
     """The rows of all slots at one moment, for another thread to read."""
 
+    @property
+    def width(self) -> float:
+        """The bytes of a row, on average."""
+
     def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """Of a range of slots those that have a row, and the columns of these rows."""
 
@@ -112,6 +116,11 @@ class FrozenFixedRows:
         self._flags = flags
         self._columns = columns
 
+    @property
+    def width(self) -> float:
+        """The bytes of a row."""
+        return sum(column.width for column in self._columns)
+
     def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """Of a range of slots those that have a row, and the columns of these rows."""
         places = np.flatnonzero(self._flags.values(start, end))
@@ -156,6 +165,11 @@ class _FrozenColumn:
         self._kind = kind
         self._values = values
         self._valid = valid
+
+    @property
+    def width(self) -> int:
+        """The bytes of a value."""
+        return self._values.width
 
     def values(self, start: int, end: int, places: Slots) -> pa.Array:
         """The values at some places of a range."""

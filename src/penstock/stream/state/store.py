@@ -16,9 +16,11 @@ import pyarrow as pa
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.operators.keys import plain
 from penstock.record.layout import int64_array
+from penstock.stream.arrow_pieces import rows_of_piece
 from penstock.stream.chain import Chunk, State, StepContext
 from penstock.stream.increments import Chains, ChangedSlots
 from penstock.stream.key_index import KeyIndex, Slots, key_index
+from penstock.stream.run_rows import taken_of
 from penstock.stream.state.columns import values_of
 from penstock.stream.state.stored import (
     ABOUT,
@@ -235,16 +237,14 @@ class KeyedStore:
 
     def _moved(self, keys: Sequence[pa.Array | pa.ChunkedArray], slots: Slots) -> Slots:
         """The new slots of former ones."""
-        at = int64_array(slots)
-        columns = [column.take(at) for column in keys]
-        plain_columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in columns]
-        return self._index.slots(plain_columns or [pa.nulls(len(slots))])
+        return self._index.slots([taken_of(column, slots) for column in keys] or [pa.nulls(len(slots))])
 
 
 def ranges(frozen: FrozenVariable) -> Iterator[tuple[Slots, list[pa.Array]]]:
     """All rows of a variable, some at a time; those that there are."""
-    for start in range(0, frozen.count, frozen.step):
-        slots, columns = frozen.rows(start, min(frozen.count, start + frozen.step))
+    step = rows_of_piece(frozen.width, frozen.step)
+    for start in range(0, frozen.count, step):
+        slots, columns = frozen.rows(start, min(frozen.count, start + step))
         if len(slots):
             yield slots, columns
 

@@ -25,11 +25,11 @@ import pyarrow.types as pt
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.record.key_groups import HASH
-from penstock.record.layout import int64_array
-from penstock.stream.arrow_pieces import stream_pieces
+from penstock.stream.arrow_pieces import rows_of_piece, rows_of_stream, stream_pieces, width_of
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.increments import CHANGED, ChangedSlots, change_prefix
 from penstock.stream.keyed_state import key_columns, own_rows
+from penstock.stream.run_rows import taken_of
 from penstock.stream.state.variables import EXPIRY, FrozenState, FrozenVariable, VariableSpec
 
 KIND: Final = "processor"
@@ -37,7 +37,7 @@ TIMERS: Final = "(timers)"
 VERSION: Final = 3
 ABOUT = "about"
 _KEYS: Final = 1 << 20
-"""So many keys are in one piece."""
+"""So many keys are in one piece, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,7 @@ class VariablePiece:
     def __call__(self) -> list[Buffer]:
         """The bytes."""
         slots, columns = self._variable.rows(*self._range)
-        at = int64_array(slots)
-        keys = [_taken(column, at) for column in self._keys]
+        keys = [taken_of(column, slots) for column in self._keys]
         names = [*(f"key.{n}" for n in range(len(keys))), *self._names]
         return stream_pieces(pa.Table.from_arrays([*keys, *columns], names=names))
 
@@ -133,10 +132,9 @@ def pieces(
     number: int, variable: FrozenVariable, names: Sequence[str], keys: Sequence[pa.Array | pa.ChunkedArray]
 ) -> list[Chunk]:
     """The chunks of one variable."""
-    starts = range(0, variable.count, variable.step)
     return [
-        (f"{number}.{k}", VariablePiece(keys, variable, names, (start, min(variable.count, start + variable.step))))
-        for k, start in enumerate(starts)
+        (f"{number}.{k}", VariablePiece(keys, variable, names, place))
+        for k, place in enumerate(_ranges(variable.count, keys, variable))
     ]
 
 
@@ -147,25 +145,23 @@ class ChangedPiece:
         self,
         keys: Sequence[pa.Array | pa.ChunkedArray],
         changed: ChangedSlots,
-        start: int,
+        place: tuple[int, int],
         variable: tuple[FrozenState, Sequence[str]] | None = None,
     ) -> None:
         self._keys = keys
         self._changed = changed
-        self._start = start
+        self._range = place
         self._variable = variable
 
     def __call__(self) -> list[Buffer]:
         """The bytes."""
-        step = _KEYS if self._variable is None else self._variable[0].step
-        slots = self._changed.part(self._start, self._start + step)
+        slots = self._changed.part(*self._range)
         columns: list[pa.Array] = []
         names: list[str] = []
         if self._variable is not None:
             frozen, names = self._variable[0], list(self._variable[1])
             slots, columns = frozen.of(slots)
-        at = int64_array(slots)
-        keys = [_taken(column, at) for column in self._keys]
+        keys = [taken_of(column, slots) for column in self._keys]
         names = [*(f"key.{n}" for n in range(len(keys))), *names]
         return stream_pieces(pa.Table.from_arrays([*keys, *columns], names=names))
 
@@ -179,15 +175,24 @@ def changed_pieces(
     """The chunks of what has changed up to a checkpoint: the keys, and all that the variables have of them."""
     start = change_prefix(checkpoint)
     found: list[Chunk] = [
-        (f"{start}.keys.{at // _KEYS}", ChangedPiece(keys, changed, at)) for at in range(0, changed.most, _KEYS)
+        (f"{start}.keys.{k}", ChangedPiece(keys, changed, place))
+        for k, place in enumerate(_ranges(changed.most, keys))
     ]
     for number, each in enumerate(variables):
-        step = each[0].step
         found += [
-            (f"{start}.{number}.{at // step}", ChangedPiece(keys, changed, at, each))
-            for at in range(0, changed.most, step)
+            (f"{start}.{number}.{k}", ChangedPiece(keys, changed, place, each))
+            for k, place in enumerate(_ranges(changed.most, keys, each[0]))
         ]
     return found
+
+
+def _ranges(
+    count: int, keys: Sequence[pa.Array | pa.ChunkedArray], variable: FrozenVariable | None = None
+) -> Iterator[tuple[int, int]]:
+    """The pieces of so many slots, of the keys alone or with a variable: where each begins and ends."""
+    width = width_of(keys, len(keys[0]) if keys else 0)
+    step = rows_of_piece(width, _KEYS) if variable is None else rows_of_piece(width + variable.width, variable.step)
+    return ((start, min(count, start + step)) for start in range(0, count, step))
 
 
 def changes_in(state: State) -> list[str]:
@@ -198,11 +203,10 @@ def changes_in(state: State) -> list[str]:
 def own_batches(state: State, start: str, found: About, context: StepContext) -> Iterator[pa.RecordBatch]:
     """The rows that are this subtask's, of the chunks whose names begin so and end with a number."""
     for name in (name for name in state if name.rpartition(".")[0] == start):
-        with pa.ipc.open_stream(pa.py_buffer(state[name])) as stream:
-            for batch in stream:
-                own = batch if found.parallelism == context.parallelism else own_rows(batch, context)
-                if own.num_rows:
-                    yield own
+        for batch in rows_of_stream(state[name]):
+            own = batch if found.parallelism == context.parallelism else own_rows(batch, context)
+            if own.num_rows:
+                yield own
 
 
 def restored_rows(
@@ -289,11 +293,6 @@ def _stored(number: int, found: dict[str, Any]) -> StoredVariable:
 
 def _schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
-
-
-def _taken(column: pa.Array | pa.ChunkedArray, rows: pa.Array) -> pa.Array:
-    found = column.take(rows)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def _text(schema: pa.Schema | None) -> str:

@@ -109,6 +109,7 @@ class FrozenTimers:
     def __init__(self, entries: FrozenEntries) -> None:
         self._entries = entries
         self.count = entries.count
+        self.width = entries.width
 
     def rows(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """Those of a range of numbers: whose each is, and its time."""

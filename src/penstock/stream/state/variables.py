@@ -29,7 +29,8 @@ EXPIRY = "expiry"
 _INT64 = np.dtype(np.int64)
 _VALUE_SLOTS = 1 << 20
 _LIST_SLOTS = 1 << 16
-"""Of so many slots, or entries, a snapshot makes one piece."""
+"""Of so many slots, or entries, a snapshot makes one piece, at most."""
+_EXPIRY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,11 @@ class FrozenVariable(Protocol):
 
     @property
     def step(self) -> int:
-        """The number of these that make one piece of a snapshot."""
+        """The number of these that make one piece of a snapshot, at most."""
+
+    @property
+    def width(self) -> float:
+        """The bytes that each of these has, on average."""
 
     def rows(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         """Those of a range: whose each row is, and the columns."""
@@ -167,6 +172,7 @@ class _FrozenValues:
         self._rows = rows
         self._expiry = expiry
         self.count = count
+        self.width = rows.width + _EXPIRY_BYTES
 
     def rows(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         slots, columns = self._rows.present(start, end)
@@ -247,6 +253,7 @@ class _FrozenLists:
     def __init__(self, rows: FrozenListRows, count: int) -> None:
         self._rows = rows
         self.count = count
+        self.width = rows.width
 
     def rows(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         return self._rows.present(start, end)
@@ -358,6 +365,7 @@ class _FrozenMap:
         self._values = values
         self._expiry = expiry
         self.count = entries.count
+        self.width = entries.width + values.width + _EXPIRY_BYTES
 
     def rows(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
         entries, owners, keys = self._entries.present(start, end)
