@@ -96,7 +96,10 @@ class _Layer:
 
 
 class ProcessorTimes:
-    """Writes into each report what its step took of the processors; a plugin of the processes that run tests."""
+    """Writes into the last report of a test what it took of the processors; a plugin of the processes that run tests.
+
+    Not into each of the three: to add up takes as long as many a test does.
+    """
 
     def __init__(self, *, has_threads: bool) -> None:
         self._processor = Processor()
@@ -106,10 +109,11 @@ class ProcessorTimes:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
-        """A step has ended: the next one begins."""
+        """A test ends with its teardown: the next one begins."""
         report = yield
-        now = self._processor.seconds()
-        report.processor, self._last = max(0.0, now - self._last), now
+        if report.when == "teardown":
+            now = self._processor.seconds()
+            report.processor, self._last = max(0.0, now - self._last), now
         return report
 
 
@@ -126,7 +130,7 @@ class LayerTimes:
         layer = self._layers[layer_of(report.keywords)]
         layer.tests.add(report.nodeid)
         layer.seconds += report.duration
-        processor = getattr(report, "processor", 0.0)  # a process that crashed has not said
+        processor = getattr(report, "processor", 0.0)  # said by the last step, where the process has not crashed
         layer.processor += processor
         self._files[report.nodeid.partition("::")[0]] += processor
         self._tests[report.nodeid] += processor

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 
-from holdings import descendants
+from holdings import content, descendants
 
 _LOOK_SECONDS = 1.0
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -54,7 +53,7 @@ class Processor:
 def _taken(pid: int) -> tuple[float, int] | None:
     """Seconds of a process and of its ended children, and its parent."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return None
     return sum(int(field) for field in fields[11:15]) / _TICK, int(fields[1])

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from holdings import RUN_FOLDER, Holdings, described, first_use
+from holdings import MARK, RUN_FOLDER, Holdings, described, first_use
+
+DETACHED = (
+    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0, "
+    "stdout=-3, stderr=-3, start_new_session=True); print(p.pid, flush=True)"
+)
+"""Starts a process in a session of its own, says its number, and ends."""
 
 
 @pytest.fixture
@@ -30,18 +36,38 @@ def test_a_clean_test_has_no_leaks(leaks: Callable[[], list[str]]) -> None:
 
 def test_it_finds_a_child_and_a_detached_process(leaks: Callable[[], list[str]]) -> None:
     """A child is found, also one in a session of its own whose parent has ended."""
-    program = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0, "
-    program += "stdout=-3, stderr=-3, start_new_session=True); print(p.pid, flush=True)"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert any(f"process {child.pid}" in leak for leak in leaks())
         reading, writing = os.pipe()
         ran = subprocess.run(
-            [sys.executable, "-c", program], stdin=reading, capture_output=True, text=True, check=True
+            [sys.executable, "-c", DETACHED], stdin=reading, capture_output=True, text=True, check=True
         )
         os.close(reading)
         assert any(f"process {ran.stdout.strip()}" in leak for leak in leaks())
         os.close(writing)
         child.communicate(b"\n")
+
+
+def test_a_process_of_another_run_is_no_leak(leaks: Callable[[], list[str]]) -> None:
+    """It has left its family and carries another mark; one that carries ours is found beside it."""
+    reading, writing = os.pipe()
+    started = {}
+    for mark in ("/another", f"{os.environ[MARK]}/nested"):
+        ran = subprocess.run(
+            [sys.executable, "-c", DETACHED],
+            stdin=reading,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, MARK: mark},
+        )
+        started[mark] = f"process {ran.stdout.strip()} "
+    os.close(reading)
+    for _ in range(2):  # what was seen once is not looked at again
+        found = [leak for leak in leaks() if leak.startswith("process")]
+        assert len(found) == 1
+        assert found[0].startswith(started[f"{os.environ[MARK]}/nested"])
+    os.close(writing)
 
 
 def test_it_finds_a_thread(leaks: Callable[[], list[str]]) -> None:
