@@ -574,6 +574,7 @@ def test_close_leaves_nothing(rig: Rig) -> None:
         environment.finished(deployment.attempt, TaskEnd.CANCELED)
 
     rig.task = task
+    rig.environment.stays = True
     handle = rig.master.submit(rig.submission())
     assert registered.wait(DEADLINE)
     rig.master.close()

@@ -15,7 +15,7 @@ from penstock.graph.deployment import TaskDeployment
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId, WorkerId
 from penstock.job.launcher import LaunchRequest
-from penstock.link.commands import Command
+from penstock.link.commands import Command, Shutdown
 from penstock.link.master import (
     AttachEnvironment,
     AwaitProducers,
@@ -134,6 +134,8 @@ class FakeEnvironment:
         self.commands: list[Command] = []
         self.changed = threading.Condition()
         self.ended = threading.Event()
+        self.stays = False
+        """True of one that does not hang up when it is told to end: the JobMaster waits a moment for it."""
         try:
             self.client.ask(AttachEnvironment(name, "tcp://127.0.0.1:1", "h", 1))
         except BaseException:
@@ -182,6 +184,8 @@ class FakeEnvironment:
             with self.changed:
                 self.commands.append(found[1])
                 self.changed.notify_all()
+            if isinstance(found[1], Shutdown) and not self.stays:
+                self.client.cut()
         self.ended.set()
 
 
