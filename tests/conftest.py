@@ -99,6 +99,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """A run says what its layers took, and how it went in any case."""
     if _is_worker(config):
         config.option.basetemp = _shorter(Path(config.option.basetemp))
+        given = config.workerinput
+        process = int(given["workerid"].removeprefix("gw"))
+        config.args = layers.each_another_first(config.args, process, given["workercount"])
     else:
         config.pluginmanager.register(layers.LayerTimes(), "layer-times")
     config.pluginmanager.register(layers.ProcessorTimes(has_threads=_is_worker(config)), "processor-times")

@@ -16,7 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +25,8 @@ from processor import Processor
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+TESTS = Path(__file__).resolve().parents[1]
 
 DEPTH = 3
 """Of a test file that lies right in the folder of its room."""
@@ -59,11 +61,29 @@ def layer_of(names: Sequence[str] | dict[str, Any]) -> str:
     return max((name for name in LAYERS if name in names), key=LAYERS.__getitem__, default="pure")
 
 
-def in_order(items: list[pytest.Item]) -> None:
-    """Sort tests by layer; within one the files of `LONG` come first, and all stay as they are otherwise."""
+def each_another_first(arguments: Sequence[str], process: int, processes: int) -> list[str]:
+    """The arguments that say what to collect, `tests` as its rooms: each process begins elsewhere.
 
-    def place(item: pytest.Item) -> tuple[int, bool]:
-        return LAYERS[layer_of([mark.name for mark in item.iter_markers()])], not item.nodeid.startswith(LONG)
+    All collect the same, and where nothing is compiled yet, who comes first to a module compiles it for all.
+    """
+    rooms = [room for argument in arguments for room in _rooms(argument)]
+    first = len(rooms) * process // processes
+    return rooms[first:] + rooms[:first]
+
+
+def _rooms(folder: str) -> list[str]:
+    if Path(folder).resolve() != TESTS:
+        return [folder]
+    return sorted(str(room) for room in Path(folder).iterdir() if any(room.rglob("test_*.py")))
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """Sort tests by layer; within one the files of `LONG` come first, then the others, by the alphabet."""
+
+    def place(item: pytest.Item) -> tuple[int, bool, tuple[str, ...]]:
+        file = item.nodeid.partition("::")[0]
+        layer = layer_of([mark.name for mark in item.iter_markers()])
+        return LAYERS[layer], not file.startswith(LONG), PurePosixPath(file).parts
 
     items.sort(key=place)
 
