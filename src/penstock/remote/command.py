@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from penstock.connection.event_loops import run
 from penstock.errors import SettingError
 from penstock.observe.endpoint import MetricsEndpoint
 from penstock.remote.manager import ManagerOptions, RemoteManager
@@ -129,7 +130,7 @@ def _run(serve: Coroutine[Any, Any, None]) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
     )
-    asyncio.run(serve)
+    run(serve)
     return 0
 
 
