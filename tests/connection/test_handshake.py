@@ -121,15 +121,16 @@ def test_another_version_or_protocol_is_named() -> None:
     """The error says that it is the version, or that it is not our protocol at all."""
     client, server = pair()
     hello = bytearray(client.outgoing())
-    hello[4] = 9
-    with pytest.raises(AuthenticationError, match="version 9"):
+    hello[4] = VERSION + 1
+    with pytest.raises(AuthenticationError, match=f"version {VERSION + 1}"):
         server.receive(bytes(hello))
     hello[4] = VERSION
     told = bytearray(server.outgoing())
     assert told[:5] == hello[:5], "whoever has another version is told ours"
     assert server.outgoing() == b""
-    told[4] = 9
-    with pytest.raises(AuthenticationError, match=f"speaks version 9 .* speaks {VERSION}: install the same"):
+    told[4] = VERSION + 1
+    words = f"speaks version {VERSION + 1} .* speaks {VERSION}: install the same"
+    with pytest.raises(AuthenticationError, match=words):
         client.receive(bytes(told))
     _, server = pair()
     with pytest.raises(AuthenticationError, match="does not speak this protocol"):

@@ -500,18 +500,18 @@ def test_who_is_not_there_and_who_is_not_known(remote: RemoteCluster, tmp_path: 
 
 def test_another_version_is_refused_at_both_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's error and the service's log name both versions, over the socket and over the port."""
-    ours = f"speaks version 9 of the protocol, this Penstock speaks {VERSION}"
-    theirs = f"speaks version {VERSION} of the protocol, this Penstock speaks 9"
+    ours = f"speaks version {VERSION + 1} of the protocol, this Penstock speaks {VERSION}"
+    theirs = f"speaks version {VERSION} of the protocol, this Penstock speaks {VERSION + 1}"
     with place.connect() as service:
         with service.write_part(SCHEMA) as writer:
             writer.write(rows(10))
         if "key" not in place.options:
-            monkeypatch.setattr("penstock.services.external.host_line.VERSION", 9)
+            monkeypatch.setattr("penstock.services.external.host_line.VERSION", VERSION + 1)
             with pytest.raises(VersionError, match=ours):
                 place.connect()
             wait_until(lambda: ours in place.log.read_text(), "the service to say so")
             monkeypatch.undo()
-        monkeypatch.setattr("penstock.connection.handshake.VERSION", 9)
+        monkeypatch.setattr("penstock.connection.handshake.VERSION", VERSION + 1)
         begin = place.log.stat().st_size
 
         def is_logged() -> bool:

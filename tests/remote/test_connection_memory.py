@@ -19,7 +19,7 @@ from penstock.connection.protection import Protection
 from penstock.link.wire import Done
 from penstock.remote import messages as ask
 from penstock.remote.block_memory import BlockMemory
-from penstock.remote.blocks import LEAST_CREDIT
+from penstock.remote.blocks import BLOCK_BYTES, LEAST_CREDIT
 from penstock.remote.manager import ManagerOptions, RemoteManager
 from penstock.remote.peers import Entrance, PeerEnds, ServiceAccess, Way, application_credentials, asked
 from penstock.remote.store import StoreOptions
@@ -29,7 +29,7 @@ from penstock.shuffle import DatasetId, PartitionId
 from penstock.testing.waiting import eventually
 
 PARTITION = PartitionId(DatasetId("job", 0), 0, 0)
-LENGTH = 600_000
+LENGTH = BLOCK_BYTES - 1000
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Final
 from penstock.remote.blocks import LEAST_CREDIT
 
 KEPT: Final = 8
-"""Buffers that stay: a megabyte each, so a worker that has nothing to do has not many of them."""
+"""Buffers that stay: two megabytes each, so a worker that has nothing to do has not many of them."""
 
 
 class BlockMemory:

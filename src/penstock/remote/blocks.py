@@ -23,8 +23,8 @@ import xxhash
 
 from penstock.errors import IncompleteDataError
 
-BLOCK_BYTES: Final = 1 << 20
-"""A block has at most so many bytes after its head."""
+BLOCK_BYTES: Final = 2 << 20
+"""A block has at most so many bytes after its head; workers and readers take some turns for each, of any size."""
 HEAD: Final = struct.Struct("<4sIQIIQQ")
 LEAST_CREDIT: Final = BLOCK_BYTES + HEAD.size
 """A reader's credit is never less: a block must fit."""

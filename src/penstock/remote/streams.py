@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from penstock.errors import ForeignError, PenstockError, ProtocolError, StorageError
 from penstock.link.control import error_message, pack
 from penstock.remote import messages as ask
-from penstock.remote.blocks import LEAST_CREDIT
+from penstock.remote.blocks import BLOCK_BYTES, LEAST_CREDIT
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import Spot
 from penstock.remote.peers import ServiceAccess, user_of
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
 
-RUN_BYTES = 1 << 20
+RUN_BYTES = BLOCK_BYTES
 _AHEAD = 2
 _STREAMS = 4096
 
