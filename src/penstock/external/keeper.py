@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
 from penstock.errors import (
@@ -94,7 +93,8 @@ class Keeper:
         self.folders = folders
         self._catalogue = catalogue
         self._policy = policy
-        self._pools = {str(root): ThreadPoolExecutor(_THREADS, f"disk {root}") for root in folders.roots}
+        self._pools = {f"{root}{os.sep}": ThreadPoolExecutor(_THREADS, f"disk {root}") for root in folders.roots}
+        """By the beginning of the names of what lies on the disk."""
         self._removals: set[asyncio.Future[None]] = set()
         self._unwritten: list[Callable[[], None]] = []
         self.users = UserWork()
@@ -371,7 +371,7 @@ class Keeper:
 
     def _pool(self, folder: str) -> ThreadPoolExecutor:
         for root, pool in self._pools.items():
-            if Path(folder).is_relative_to(root):
+            if folder.startswith(root):
                 return pool
         with suppress(StopIteration):  # of a disk that this service is not given any more
             return next(iter(self._pools.values()))

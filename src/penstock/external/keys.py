@@ -23,16 +23,17 @@ class ApplicationKey:
 
     title: str
     key: bytes = field(repr=False)
+    name: str = field(init=False, repr=False, compare=False)
+    """Its name at the service, where each FETCH is looked up by it."""
+
+    def __post_init__(self) -> None:
+        """Make the name, once."""
+        object.__setattr__(self, "name", name_of_key(self.key))
 
     @classmethod
     def of(cls, title: str, secret: bytes) -> ApplicationKey:
         """The key of an application with this secret."""
         return cls(title, hmac.digest(secret, _PURPOSE, "sha256"))
-
-    @property
-    def name(self) -> str:
-        """Its name at the service."""
-        return name_of_key(self.key)
 
 
 def name_of_key(key: bytes) -> str:
