@@ -77,6 +77,20 @@ def test_driver_whose_location_was_taken_ends_its_query(drivers: list[Driver], t
     assert second.master.checkpoint(other.job, DEADLINE)
 
 
+def test_driver_whose_location_was_taken_ends_its_query_that_stores_nothing(
+    drivers: list[Driver], tmp_path: Path
+) -> None:
+    """Its tasks decline all checkpoints, because their files went with the location, so it commits none."""
+    drivers.append(first := Driver(query(tmp_path)))
+    handle = first.start()
+    first.master.checkpoint(handle.job, DEADLINE)
+    first.tasks.declines.set()
+    drivers.append(second := Driver(query(tmp_path), "e2"))
+    second.start()
+    with pytest.raises(FencedError, match="another driver"):
+        handle.wait(DEADLINE)
+
+
 def test_location_of_another_plan_is_refused(drivers: list[Driver], tmp_path: Path) -> None:
     """Its state would be lost without a word; another number of tasks divides it anew."""
     drivers.append(first := Driver(query(tmp_path)))

@@ -21,7 +21,7 @@ from penstock.job.launcher import Submission
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link import commands
-from penstock.link.master import AcknowledgeCheckpoint, DataEnded, TaskEnd
+from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint, TaskEnd
 from penstock.settings import RestartSettings, Settings
 from penstock.shuffle.actions import CheckpointCompleted, StopSource, TriggerCheckpoint
 
@@ -46,6 +46,8 @@ class Tasks:
         self.storage = CheckpointStorage(graph.streaming.location if graph.streaming else "")
         self.fails = threading.Event()
         """Set if they fail instead, as they do when their disk does."""
+        self.declines = threading.Event()
+        """Set if they decline each checkpoint, as they do when they can't store it."""
 
     def run(self, environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         """One task, until the JobMaster cancels it or it was stopped and its last checkpoint is complete."""
@@ -79,6 +81,9 @@ class Tasks:
         barrier = decode(payload)
         assert isinstance(barrier, CheckpointBarrier)
         assert told is not None
+        if self.declines.is_set():
+            environment.ask(DeclineCheckpoint(attempt, barrier.checkpoint, "it can't be stored"))
+            return 0
         name = part_name(self.graph.vertex(attempt.vertex).uid, attempt.subtask)
         stamp = Stamp.by(told.owner, barrier.checkpoint)
         try:

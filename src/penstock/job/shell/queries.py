@@ -170,6 +170,8 @@ class _Store:
         while (work := self._work.get()) is not None:
             try:
                 work()
+            except FencedError as error:  # it may complete no checkpoint by which it would hear of that
+                self._later(events.OwnerSeen(self._job, str(error), FencedError))
             except Exception as error:  # noqa: BLE001 - what is not removed now is when the location is claimed next
                 _LOG.warning("the checkpoints of %s could not be tidied up: %s", self._job, error)
 

@@ -113,7 +113,7 @@ class Checkpoints:
 
     def owner_seen(self, event: events.OwnerSeen) -> Iterator[so.Decision]:
         """Whose the location is; where nobody can tell, tasks find out whether it can be read."""
-        self._looks -= 1
+        self._looks = max(0, self._looks - 1)  # who removes something sees it too
         if event.final is not None:
             yield so.FailForGood(event.cause, kind=event.final)
         else:
