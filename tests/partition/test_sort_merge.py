@@ -87,6 +87,31 @@ def test_each_subpartition_gets_its_rows_in_order(tmp_path: Path) -> None:
     assert found.end == ends[3]
 
 
+def test_short_extents_that_lie_together_are_read_together(tmp_path: Path) -> None:
+    """They are mapped together, lists and all, and come checked in views below 256 KiB; empty ones do no harm."""
+    full = [number for number in range(60) if number % 7]
+    with writer_in(tmp_path, 60, FileOptions()) as writer:
+        for number in full:
+            writer.write(batch(number * 1000, 1000), number)
+        writer.finish()
+    views = list(range_of(tmp_path, 0, 60).views())
+    pieces = range_of(tmp_path, 0, 60).pieces
+    assert [piece.extent.file for piece in pieces] == [0] * len(full)
+    assert max(map(len, views)) < 256 << 10
+    assert len(views) <= -(-sum(map(len, views)) // (200 << 10)), "a view is nearly as long as it may be"
+    assert sum(map(len, views)) == sum(piece.extent.length for piece in pieces)
+    assert keys(tmp_path, 0, 60) == [key for number in full for key in range(number * 1000, number * 1000 + 1000)]
+    assert keys(tmp_path, 7) == []
+    last = pieces[-1].extent
+    with (tmp_path / data_name(0)).open("r+b") as file:
+        file.seek(last.offset + last.length - 1)
+        file.write(b"\xff")
+    damaged = range_of(tmp_path, 0, 60).views()
+    assert bytes(next(damaged)) == bytes(views[0]), "the views before it are sound"
+    with pytest.raises(IncompleteDataError, match=f"the extent at {last.offset} does not match"):
+        list(damaged)
+
+
 def test_a_range_is_read_region_by_region(tmp_path: Path) -> None:
     """A range gives the rows of its subpartitions, the file front to back, and the sums of their ends."""
     with writer_in(tmp_path, 5) as writer:

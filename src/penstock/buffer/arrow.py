@@ -98,15 +98,12 @@ class PayloadFormat:
 
     def size(self, batch: pa.RecordBatch) -> int:
         """About the bytes of the batch's payload before compression; for its rows alone, not for its parent's."""
-        if self._row_bits:
-            return self.sizes((batch,))
+        if self._row_bits:  # Arrow's own answer costs as much as a small batch itself
+            return _METADATA_BYTES + int(batch.num_rows) * self._row_bits // 8
         return int(batch.nbytes if self.self_contained else pa.ipc.get_record_batch_size(batch))
 
     def sizes(self, batches: Sequence[pa.RecordBatch]) -> int:
         """The sum of `size` over batches of this schema."""
-        if self._row_bits:  # Arrow's own answer costs as much as a small batch itself
-            rows = sum(int(batch.num_rows) for batch in batches)
-            return _METADATA_BYTES * len(batches) + rows * self._row_bits // 8
         return sum(map(self.size, batches))
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:

@@ -3,10 +3,13 @@
 
 Rules:
 
-- Extents that lie one after the other are read together: long ones up to `TOGETHER` bytes, which are mapped; short
-  ones up to `MAPPED`, into memory of their own, so what is checked is still in the cache of the processor when
-  somebody looks at it. Either stays as it is as long as somebody does, also when the reader is closed and the files
-  are gone. Of a file there is one map: one of a few MiB, at any offset, has small pages, which cost as a read does.
+- Extents that lie one after the other are read together, up to `TOGETHER` bytes: from `MAPPED` bytes on over a map,
+  less into memory of their own. Either stays as it is as long as somebody looks at it, also when the reader is closed
+  and the files are gone.
+- Short extents come in views of less than `MAPPED` bytes, so what is checked is still in the cache of the processor
+  when somebody looks at it.
+- Of a file there is one map: one of a few MiB, at any offset, has small pages, which cost as a read does. Its pages
+  are given back for a whole read at once: to give back a part of a large page splits it into small ones.
 - The kernel is asked for the next `LOOK_AHEAD` bytes while a stretch is being looked at.
 - A file is opened with the first read, or by `open`, and its header is compared: another partition's file, or
   another attempt's, is never read. It stays open until `close`, so what has been begun is read to its end although
@@ -40,7 +43,7 @@ from penstock.partition.file_input import FileOrigin, open_file, read_at, unread
 TOGETHER = 4 << 20
 """Bytes of one read, where extents lie together."""
 MAPPED = 256 << 10
-"""From so many bytes on a stretch is mapped."""
+"""From so many bytes on a read is mapped, and an extent is long."""
 LOOK_AHEAD = 4 << 20
 """Bytes that the kernel is asked for before they are read."""
 OPEN_FILES = 16
@@ -87,7 +90,10 @@ class ExtentReader:
         return descriptor
 
     def read(self, pieces: Sequence[StoredPiece], together: int = TOGETHER) -> Iterator[memoryview]:
-        """The pieces' bytes, one after the other, those that lie together in one view. Nobody writes to them."""
+        """The pieces' bytes, one after the other, in views that nobody writes to.
+
+        No more than `together` are read at once: with less than `MAPPED`, only what is longer is mapped.
+        """
         waiting: deque[tuple[int, int]] = deque()
         ahead = 0
         for following in _stretches(pieces, together):
@@ -95,10 +101,10 @@ class ExtentReader:
             waiting.append(following)
             while ahead >= LOOK_AHEAD and len(waiting) > 1:
                 stretch = waiting.popleft()
-                yield self._read_stretch(pieces, *stretch)
+                yield from self._read_stretch(pieces, *stretch)
                 ahead -= self._is_done_with(pieces, *stretch)
         for stretch in waiting:
-            yield self._read_stretch(pieces, *stretch)
+            yield from self._read_stretch(pieces, *stretch)
             self._is_done_with(pieces, *stretch)
 
     def close(self) -> None:
@@ -118,22 +124,24 @@ class ExtentReader:
             os.posix_fadvise(self.open(first.file), first.offset, size, os.POSIX_FADV_WILLNEED)
         return size
 
-    def _read_stretch(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> memoryview:
+    def _read_stretch(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> Iterator[memoryview]:
         first, last = pieces[begin].extent, pieces[end - 1].extent
-        size = last.offset + last.length - first.offset
+        path, start, size = self.path(first.file), first.offset, last.offset + last.length - first.offset
         began = time.perf_counter()
         try:
-            view = self._mapped(first, size) if size >= MAPPED else self._copied(first, size)
+            whole = self._mapped(first, size) if size >= MAPPED else self._copied(first, size)
         except OSError as error:
-            raise unreadable(self.origin, self.path(first.file), error) from error
-        position = 0
-        for number in range(begin, end):
-            _, offset, length, checksum = pieces[number].extent
-            if xxhash.xxh3_64_intdigest(view[position : position + length]) != checksum:
-                raise self._damaged(first.file, f"the checksum of the extent at {offset} does not match")
-            position += length
-        DISKS.has_read(self.path(first.file), size, time.perf_counter() - began)
-        return view[pieces[begin].skip :]
+            raise unreadable(self.origin, path, error) from error
+        for at, following in _views(pieces, begin, end):
+            position = given = pieces[at].extent.offset - start
+            for number in range(at, following):
+                _, offset, length, checksum = pieces[number].extent
+                if xxhash.xxh3_64_intdigest(whole[position : position + length]) != checksum:
+                    raise self._damaged(first.file, f"the checksum of the extent at {offset} does not match")
+                position += length
+            DISKS.has_read(path, position - given, time.perf_counter() - began)
+            yield whole[given + pieces[at].skip : position]
+            began = time.perf_counter()
 
     def _mapped(self, first: Extent, size: int) -> memoryview:
         number, begin, end = first.file, first.offset, first.offset + size
@@ -169,8 +177,21 @@ class ExtentReader:
 
 
 def _stretches(pieces: Sequence[StoredPiece], most: int) -> Iterator[tuple[int, int]]:
-    begin, short = 0, min(most, MAPPED - 1)
+    begin = 0
     while begin < len(pieces):
-        end = end_of_stretch(pieces, begin, most if pieces[begin].extent.length >= MAPPED else short)
+        end = end_of_stretch(pieces, begin, most)
         yield begin, end
         begin = end
+
+
+def _views(pieces: Sequence[StoredPiece], begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of a stretch that are given out at once: long extents together, and short ones up to `MAPPED`."""
+    first = begin
+    size = pieces[begin].extent.length
+    for number in range(begin + 1, end):
+        length = pieces[number].extent.length
+        if size < MAPPED <= size + length:
+            yield first, number
+            first, size = number, 0
+        size += length
+    yield first, end

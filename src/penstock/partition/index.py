@@ -18,7 +18,7 @@ from pathlib import Path
 import xxhash
 
 from penstock.errors import IncompleteDataError
-from penstock.partition.extents import INDEX_NAME, Extent, StoredPiece
+from penstock.partition.extents import BROADCAST, INDEX_NAME, Extent, StoredPiece
 from penstock.partition.file_header import (
     INDEX_MAGIC,
     TAIL,
@@ -51,15 +51,12 @@ class ExtentLists:
     def __iter__(self) -> Iterator[bytes]:
         return map(bytes, self._lists)
 
-    def add(self, subpartition: int, extent: Extent) -> None:
-        """The next extent of one subpartition."""
-        number, offset, length, checksum = extent
-        self._lists[subpartition] += ENTRY.pack(number, length, offset, checksum)
-
-    def add_to_all(self, extent: Extent) -> None:
-        """The next extent of every subpartition."""
-        number, offset, length, checksum = extent
-        entry = ENTRY.pack(number, length, offset, checksum)
+    def add(self, target: int, file: int, offset: int, length: int, checksum: int) -> None:
+        """The next extent of a subpartition, or of every one (`BROADCAST`)."""
+        entry = ENTRY.pack(file, length, offset, checksum)
+        if target != BROADCAST:
+            self._lists[target] += entry
+            return
         for each in self._lists:
             each.extend(entry)
 
@@ -157,14 +154,29 @@ class Index:
     def pieces(self, first: int, count: int) -> list[StoredPiece]:
         """The pieces of a range; see `read_index`."""
         places = self._checked(self._begin, self._end, self._checksum, "places")
+        wanted = list(PLACE.iter_unpack(places[PLACE.size * first : PLACE.size * (first + count)]))
         extents = []
-        for number in range(first, first + count):
-            place, entries, digest = PLACE.unpack_from(places, PLACE.size * number)
-            found = self._checked(place, place + ENTRY.size * entries, digest, f"list of subpartition {number}")
+        for number, (found, digest) in enumerate(self._lists(wanted), first):
+            self._check(found, digest, f"list of subpartition {number}")
             extents += [Extent(at, offset, length, sum_) for at, length, offset, sum_ in ENTRY.iter_unpack(found)]
         if self._header.is_whole and count > 1:
             extents.sort(key=itemgetter(0, 1))  # a subpartition's own extents are in this order anyway
         return [StoredPiece(extent) for extent in extents]
+
+    def _lists(self, places: list[tuple[int, int, int]]) -> Iterator[tuple[memoryview, int]]:
+        """The lists at these places, each with its checksum; those that lie one after the other are read at once."""
+        number = 0
+        while number < len(places):
+            first, begin = number, places[number][0]
+            end = begin
+            while number < len(places) and (places[number][0] == end or not places[number][1]):
+                end += ENTRY.size * places[number][1]
+                number += 1
+            found, at = self._read(begin, end), 0
+            for _, entries, digest in places[first:number]:
+                size = ENTRY.size * entries
+                yield found[at : at + size], digest
+                at += size
 
     def _footer(self) -> tuple[int, int, int]:
         """Begin and checksum of the places, and where they end."""
@@ -182,9 +194,12 @@ class Index:
 
     def _checked(self, begin: int, end: int, checksum: int, what: str) -> memoryview:
         found = self._read(begin, end)
+        self._check(found, checksum, what)
+        return found
+
+    def _check(self, found: memoryview, checksum: int, what: str) -> None:
         if xxhash.xxh3_64_intdigest(found) != checksum:
             raise self._damaged(f"the checksum of its {what} does not match")
-        return found
 
     def _read(self, begin: int, end: int) -> memoryview:
         target = memoryview(bytearray(end - begin))

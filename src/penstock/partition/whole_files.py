@@ -16,12 +16,11 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
 
-from penstock.partition.extents import BROADCAST, EXTENT_BYTES, INDEX_NAME, Extent, data_name
+from penstock.partition.extents import BROADCAST, EXTENT_BYTES, INDEX_NAME, data_name
 from penstock.partition.file_header import DATA_MAGIC, FileHeader, pack_header
 from penstock.partition.file_output import FileOptions, FileOutput
 from penstock.partition.index import ExtentLists, write_index
@@ -37,14 +36,14 @@ _ZEROES = [bytes(count) for count in range(8)]
 
 
 class WholeFile:
-    """One data file. `close` gets each extent with its subpartition, `BROADCAST` where it is all of them."""
+    """One data file, whose extents are noted in `lists`."""
 
-    __slots__ = ("_begin", "_close", "_digest", "_file", "_number", "_parts", "_position", "_size", "_target")
+    __slots__ = ("_begin", "_digest", "_file", "_lists", "_number", "_parts", "_position", "_size", "_target")
 
-    def __init__(self, file: FileOutput, number: int, close: Callable[[int, Extent], None]) -> None:
+    def __init__(self, file: FileOutput, number: int, lists: ExtentLists) -> None:
         self._file = file
         self._number = number
-        self._close = close
+        self._lists = lists
         self._parts: list[bytes | memoryview] = []
         self._size = 0  # of the parts
         self._target = BROADCAST
@@ -86,10 +85,10 @@ class WholeFile:
 
     def close_extent(self) -> None:
         """End the extent: the next message begins another."""
-        if self._position > self._begin:
-            length = self._position - self._begin
-            self._close(self._target, Extent(self._number, self._begin, length, self._digest.intdigest()))
-            self._begin = self._position
+        begin, end = self._begin, self._position
+        if end > begin:
+            self._lists.add(self._target, self._number, begin, end - begin, self._digest.intdigest())
+            self._begin = end
             self._digest.reset()
 
     def flush(self) -> None:
@@ -119,7 +118,7 @@ class WholeFiles:
                 opened = options.opened.get(name, -1)
                 file = FileOutput(folder / name, header.partition, options.reserve, opened, is_read_meanwhile=True)
                 file.append([start])  # a file that can't take it removes itself
-                self._files.append(WholeFile(file, number, self._note))
+                self._files.append(WholeFile(file, number, self._lists))
         except BaseException:
             self.abort()
             raise
@@ -175,9 +174,3 @@ class WholeFiles:
         """Give up: all files go; idempotent, and without effect after `finish`."""
         for each in self._files:
             each.file.abort()
-
-    def _note(self, target: int, extent: Extent) -> None:
-        if target == BROADCAST:
-            self._lists.add_to_all(extent)
-        else:
-            self._lists.add(target, extent)

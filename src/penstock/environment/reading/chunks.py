@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from penstock.machine.disk_work import DISKS
-from penstock.partition.extent_reader import MAPPED, ExtentReader
+from penstock.partition.extent_reader import MAPPED, TOGETHER, ExtentReader
 from penstock.partition.extents import StoredPiece, end_of_stretch
 from penstock.partition.stored import StoredRows
 
@@ -122,11 +122,12 @@ def _size_of(pieces: Sequence[StoredPiece]) -> int:
 def fetched(reader: ExtentReader, pieces: Sequence[StoredPiece]) -> list[memoryview]:
     """The bytes of pieces that lie together, checked. They are in the page cache before they are mapped."""
     first, last = pieces[0].extent, pieces[-1].extent
-    if first.length >= MAPPED:
+    is_mapped = first.length >= MAPPED
+    if is_mapped:
         began = time.perf_counter()
         _fetch(reader.open(first.file), first.offset, last.offset + last.length - first.offset)
         DISKS.has_read(reader.path(first.file), 0, time.perf_counter() - began)  # its bytes are counted below
-    return list(reader.read(pieces))
+    return list(reader.read(pieces, TOGETHER if is_mapped else MAPPED - 1))
 
 
 def _fetch(descriptor: int, offset: int, size: int) -> None:

@@ -205,14 +205,14 @@ class SegmentInputGate:
                 yield Received(channel, batch)
 
     def _stored_batches(self, channel: int, views: Iterator[memoryview]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Batches with their bytes, as much as is not joined where they lie over a map."""
+        """Batches with their bytes, as much as is not joined where they come out of long extents."""
         for view in views:
             self._host.check_cancelled()
             self._metrics.add("bytes_in", len(view))
             self._metrics.add("disk_bytes_in", len(view))
-            is_mapped = len(view) >= MAPPED
+            is_long = len(view) >= MAPPED
             for batch in self._channels[channel].take(view, is_kept=True):
-                yield batch, BATCH_BYTES if is_mapped else self._size(batch)
+                yield batch, BATCH_BYTES if is_long else self._size(batch)
 
     def _answer(self, partition: PartitionId, error: PartitionLostError) -> PenstockError:
         """A file is gone: the environment knows whether the partition was released meanwhile, or is lost."""
