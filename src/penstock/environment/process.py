@@ -16,12 +16,12 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import msgpack
 
 from penstock.connection.certificate import Certificate
-from penstock.connection.event_loops import run
 from penstock.connection.sockets import SocketListener, unix_listening
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
@@ -67,7 +67,7 @@ def main() -> None:
     os.set_inheritable(lock, False)
     dismissed = True
     try:
-        dismissed = run(_serve(config, null))
+        dismissed = _run(_serve(config, null))
     except PenstockError as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all
         with contextlib.suppress(OSError):  # the log goes with the folder, and whoever waits for us has to know
@@ -88,6 +88,14 @@ def _sweep_after(directory: str, *, is_driver_dead: bool) -> None:
         if sweep(directory):
             return
         time.sleep(_SWEEP_SECONDS if is_driver_dead else 0.0)
+
+
+def _run(main_task: Coroutine[Any, Any, bool]) -> bool:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main_task)
+    return bool(uvloop.run(main_task))
 
 
 async def _serve(config: HostConfig, null: int) -> bool:

@@ -66,11 +66,11 @@ def run_service(options: argparse.Namespace) -> int:
         options.metrics_host,
         kept,
     )
+    import asyncio
     import logging
 
-    from penstock.connection.event_loops import run
     from penstock.external.process import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    run(serve(wanted))
+    asyncio.run(serve(wanted))
     return 0

@@ -15,7 +15,6 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from penstock.connection.event_loops import run
 from penstock.errors import SettingError
 from penstock.observe.endpoint import MetricsEndpoint
 from penstock.remote.manager import ManagerOptions, RemoteManager
@@ -130,7 +129,7 @@ def _run(serve: Coroutine[Any, Any, None]) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
     )
-    run(serve)
+    asyncio.run(serve)
     return 0
 
 
