@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -87,18 +86,9 @@ class Module:
 
 @cache
 def modules(*roots: str) -> tuple[Module, ...]:
-    """The Python files below these folders of the repository.
-
-    Their million nodes stay to the end: collections of garbage during the reading took twice as long as the reading,
-    and each later one would go through them.
-    """
+    """The Python files below these folders of the repository."""
     paths = sorted(path for root in roots for path in (ROOT / root).rglob("*.py") if "__pycache__" not in path.parts)
-    gc.disable()
-    try:
-        return tuple(_module(path) for path in paths)
-    finally:
-        gc.freeze()
-        gc.enable()
+    return tuple(_module(path) for path in paths)
 
 
 @cache
