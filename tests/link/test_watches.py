@@ -64,6 +64,18 @@ def test_a_descriptor_that_was_closed_breaks_no_wait(pipe: tuple[int, int], seco
     watches.close()
 
 
+def test_one_who_waits_for_room_no_more_is_not_woken_by_it(pipe: tuple[int, int]) -> None:
+    """A descriptor that is watched anew, for reading alone, ends no wait by its room: else the task would spin."""
+    watches = Watches()
+    watches.watch(pipe[1], lambda: None, writes=True)
+    assert watches.poll(0.001)
+    watches.take()
+    watches.watch(pipe[1], lambda: None)
+    assert not watches.poll(0.001)
+    assert not watches.poll(0.01)
+    watches.close()
+
+
 def test_room_for_writing_ends_a_short_wait(pipe: tuple[int, int]) -> None:
     """Only of a descriptor that is watched for it."""
     watches = Watches()

@@ -141,12 +141,12 @@ class Attachment:
         Raises TaskCancelledError, or EnvironmentLostError. It takes all that has arrived, however short the time.
         """
         arrivals = self._core.arrivals
-        if seconds == 0:
-            if arrivals.count == seen:
+        if arrivals.count == seen:
+            if seconds == 0:
                 self.look()
-        elif arrivals.count == seen:
-            with contextlib.suppress(TimeoutError):
-                self._wait(lambda: arrivals.count != seen, seconds, cancellable=True)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    self._wait(lambda: arrivals.count != seen, seconds, cancellable=True)
         self.check()
 
     def waker(self) -> Callable[[], None]:

@@ -67,8 +67,7 @@ class Watches:
     def watch(self, descriptor: int, arrived: Callable[[], None], *, writes: bool = False) -> None:
         """Call this when the descriptor can be read, or written."""
         self._watched[descriptor] = arrived
-        if writes:
-            self._writes.add(descriptor)
+        (self._writes.add if writes else self._writes.discard)(descriptor)
         self._poller.register(descriptor, select.POLLIN | select.POLLOUT * writes)
 
     def unwatch(self, descriptor: int) -> None:
