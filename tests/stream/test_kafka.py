@@ -124,6 +124,27 @@ def test_a_writer_that_was_replaced_sends_nothing_more(tmp_path: Path) -> None:
         assert sorted(brokers.counting(settings, "out")) == [1, 2]
 
 
+def test_a_writer_closes_that_hears_of_its_successor_only_then(tmp_path: Path) -> None:
+    """The client tells of a fatal error wherever it is next asked: this time, that is as it is closed."""
+    fenced = kafka_library().KafkaError._FENCED
+    with brokers.tansu(tmp_path) as settings:
+        sink = KafkaSink(settings, "q", "out").owned("000001-a")
+        late = sink.open(0, 1, [])
+        sink.owned("000002-b").open(0, 1, []).close()
+        client = late._transactions._producer
+        client.begin_transaction()
+        client.produce("out", b"1")
+
+        def is_fenced() -> bool:
+            with pytest.raises(kafka_library().KafkaException) as refused:
+                client.begin_transaction()
+            return refused.value.args[0].code() == fenced
+
+        wait_until(is_fenced, "the client is told that it was fenced", SECONDS)
+        late.close()
+        assert brokers.counting(settings, "out") == []
+
+
 def test_markers_are_waited_for_while_another_writer_has_a_transaction_open(tmp_path: Path) -> None:
     """A reader of what is committed does not see behind it: rows that a marker covers are not sent again."""
     rows = pa.record_batch({"value": ["1", "2"]})

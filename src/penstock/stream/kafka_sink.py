@@ -223,7 +223,8 @@ class KafkaTransactions:
         with warnings.catch_warnings():
             if was_open:  # one that was fenced can't give its transaction up, and the client warns of that
                 warnings.simplefilter("ignore", RuntimeWarning)
-            self._producer.close()
+            with suppress(kafka_library().KafkaException):  # it tells again that it was fenced, and is closed
+                self._producer.close()
 
     def _produce(self, batch: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
         """One call of the client for each row: it takes no columns."""
