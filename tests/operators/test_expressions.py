@@ -76,6 +76,23 @@ def test_ansi_arithmetic_refuses_what_leaves_its_type() -> None:
     assert evaluate(call("Pmod", LONG, N, constant(3, LONG)), ROWS).to_pylist() == [1, 0, None, 2]
 
 
+@pytest.mark.parametrize("function", ["Remainder", "Pmod"])
+@pytest.mark.parametrize("kind", [INT, LONG, DOUBLE])
+def test_a_remainder_by_one_number_is_that_by_a_column_of_it(function: str, kind: pa.DataType) -> None:
+    """Also at the ends of a type, by nulls, by both zeros and by what is no number; zero is refused of each."""
+    whole, numbers = kind != DOUBLE, [7, -7, 0, None, 1]
+    ends = [2 ** (kind.bit_width - 1) - 1, -(2 ** (kind.bit_width - 1))] if whole else [NAN, -0.0, float("inf"), 5.5]
+    divisors = [3, -3, -1, None, *ends, 0, *([] if whole else [-0.0, 0.25])]
+    values = pa.array([*numbers, *ends], kind)
+    for divisor in divisors:
+        rows = batch(n=values, d=pa.array([divisor] * len(values), kind))
+        by_column = Call(function, kind, (column("n", kind), column("d", kind)), LEGACY)
+        by_one = Call(function, kind, (column("n", kind), constant(divisor, kind)), LEGACY)
+        assert str(evaluate(by_one, rows).to_pylist()) == str(evaluate(by_column, rows).to_pylist())
+    with pytest.raises(ValuesError, match="divided by zero"):
+        evaluate(call(function, kind, column("n", kind), constant(0, kind)), batch(n=values))
+
+
 @pytest.mark.parametrize("function", ["CaseWhen", "If"])
 def test_branches_see_only_their_rows(function: str) -> None:
     """CASE WHEN n <> 0 THEN 10 div n ELSE -5 END divides no row by zero, and null is not true."""

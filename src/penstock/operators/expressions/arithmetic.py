@@ -84,6 +84,11 @@ def _modulo(remainder: Remainder) -> Kernel:
         value, divisor = values
         if pt.is_decimal(divisor.type):
             raise UnsupportedError("the remainder of decimals")
+        one = divisor.as_py() if isinstance(divisor, pa.Scalar) and value.type == divisor.type else None
+        if one and isinstance(value, pa.Array):  # there is no zero to look for
+            dividends = numbers(value)
+            with np.errstate(all="ignore"):
+                return array_of(remainder(dividends, dividends.dtype.type(one)), call.type, missing_in(value))
         divisor = _without_zeros(call, divisor, zero_of(divisor.type), value)
         value, divisor = columns_of_rows([value, divisor])
         missing = missing_in(value, divisor)
