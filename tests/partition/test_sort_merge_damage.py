@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from effort import examples, some_of
 from penstock.errors import IncompleteDataError, PartitionLostError
-from penstock.partition.extents import INDEX_NAME, data_name
+from penstock.partition.extent_reader import MAPPED, TOGETHER
+from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
@@ -144,6 +147,25 @@ def test_every_cut_is_found(tmp_path: Path) -> None:
     for behind in (b"x", bytes(8), damage.data):
         assert damage.errors(damage.data + behind, damage.index) == []
         assert len(damage.errors(damage.data, damage.index + behind)) == len(RANGES)
+
+
+@pytest.mark.parametrize("kernel", ["this", "one that can't populate maps"])
+def test_a_map_without_its_bytes_is_an_error(tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is cut under its reader, as a disk that fails: a look at such a page would end the process."""
+    if kernel != "this":
+        monkeypatch.setattr("penstock.partition.extent_reader._POPULATE_READ", 10_000)  # no kernel knows it
+    schema = pa.schema([("n", pa.int64())])
+    rows = pa.RecordBatch.from_arrays([pa.array(np.arange(MAPPED // 4))], schema=schema)
+    with SortMergeWriter(tmp_path, schema, ID, 1, FileOptions("none")) as writer:
+        for _ in range(3 * TOGETHER // rows.nbytes):
+            writer.write(rows, 0)
+        writer.finish()
+    assert sum(len(view) for view in Range(tmp_path, ORIGIN, schema, 0).views()) > 2 * TOGETHER
+    views = Range(tmp_path, ORIGIN, schema, 0).views()
+    assert len(next(views)) >= MAPPED
+    os.truncate(tmp_path / data_name(DATA), TOGETHER)
+    with pytest.raises(PartitionLostError, match="cannot be read"):
+        list(views)
 
 
 def test_what_a_range_does_not_read_does_not_harm_it(tmp_path: Path) -> None:

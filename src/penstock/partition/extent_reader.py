@@ -18,12 +18,16 @@ Rules:
 - No file is a PartitionLostError; other bytes than were written are an IncompleteDataError; both name partition,
   attempt, host and file.
 
-It waits for the disk: not on a loop. One thread at a time. Limits: what no reader asks for is not checked. A file
-must not be cut while it is read (SIGBUS); partitions' files only grow, and are unlinked, which leaves a map intact.
+- The pages of a map are there before they are looked at. A disk that fails, or a file that is cut, is an error then,
+  where a look would end the process (SIGBUS).
+
+It waits for the disk: not on a loop. One thread at a time. Limits: what no reader asks for is not checked. A view that
+is looked at again, when the kernel has dropped its pages since, must find them on the disk.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import time
@@ -48,6 +52,8 @@ LOOK_AHEAD = 4 << 20
 """Bytes that the kernel is asked for before they are read."""
 OPEN_FILES = 16
 """Files that one reader has open at most."""
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ, which Linux has since 5.14 and Python has no name for: fault pages in, or say why not."""
 
 
 class ExtentReader:
@@ -152,7 +158,20 @@ class ExtentReader:
             if there < end:
                 raise self._damaged(number, f"it ends at {there}, before {end}")
             found = self._maps[number] = mmap.mmap(descriptor, there, access=mmap.ACCESS_READ)
+        self._populate(number, found, begin, end)
         return memoryview(found)[begin:end]
+
+    def _populate(self, number: int, found: mmap.mmap, begin: int, end: int) -> None:
+        """Have these bytes of a map read; OSError where that can't be."""
+        start = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        try:
+            found.madvise(_POPULATE_READ, start, end - start)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise OSError(errno.EIO, f"the bytes {begin} to {end} are not there") from error
+            # An older kernel. Its cache has the pages then, and a disk that fails has failed here.
+            if read_at(self.open(number), memoryview(bytearray(end - begin)), begin) < end - begin:
+                raise OSError(errno.EIO, f"it ends before {end}") from error
 
     def _is_done_with(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> int:
         """The bytes of a stretch that was read: their pages leave this process, not the cache, and stay readable."""
