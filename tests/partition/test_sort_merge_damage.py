@@ -153,7 +153,7 @@ def test_every_cut_is_found(tmp_path: Path) -> None:
 def test_a_map_without_its_bytes_is_an_error(tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is cut under its reader, as a disk that fails: a look at such a page would end the process."""
     if kernel != "this":
-        monkeypatch.setattr("penstock.partition.extent_reader._POPULATE_READ", 10_000)  # no kernel knows it
+        monkeypatch.setattr("penstock.partition.extent_reader.POPULATE_READ", 10_000)  # no kernel knows it
     schema = pa.schema([("n", pa.int64())])
     rows = pa.RecordBatch.from_arrays([pa.array(np.arange(MAPPED // 4))], schema=schema)
     with SortMergeWriter(tmp_path, schema, ID, 1, FileOptions("none")) as writer:

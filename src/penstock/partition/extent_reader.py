@@ -21,8 +21,8 @@ Rules:
 - The pages of a map are there before they are looked at. A disk that fails, or a file that is cut, is an error then,
   where a look would end the process (SIGBUS).
 
-It waits for the disk: not on a loop. One thread at a time. Limits: what no reader asks for is not checked. A view that
-is looked at again, when the kernel has dropped its pages since, must find them on the disk.
+It waits for the disk: not on a loop. One thread at a time. Limits: what no reader asks for is not checked. A view
+that is looked at again, when the kernel has dropped its pages since, must find them on the disk.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ LOOK_AHEAD = 4 << 20
 """Bytes that the kernel is asked for before they are read."""
 OPEN_FILES = 16
 """Files that one reader has open at most."""
-_POPULATE_READ = 22
-"""MADV_POPULATE_READ, which Linux has since 5.14 and Python has no name for: fault pages in, or say why not."""
+POPULATE_READ = 22
+"""MADVPOPULATE_READ, which Linux has since 5.14 and Python has no name for: fault pages in, or say why not."""
 
 
 class ExtentReader:
@@ -165,7 +165,7 @@ class ExtentReader:
         """Have these bytes of a map read; OSError where that can't be."""
         start = begin // mmap.PAGESIZE * mmap.PAGESIZE
         try:
-            found.madvise(_POPULATE_READ, start, end - start)
+            found.madvise(POPULATE_READ, start, end - start)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise OSError(errno.EIO, f"the bytes {begin} to {end} are not there") from error

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the messages of regions into blocks. Pure.
+"""Cuts messages into blocks, each of one file's. Pure.
 
-A block is closed when the next message is another file's or makes it longer than a block may be; a message that is
-longer than a block is cut. Rows for all subpartitions are one file of its own where everything does, and else a
-copy in each file.
+A file's block is closed when the next message makes it longer than a block may be, and at the end of a region; a
+message that is longer than a block is cut. Rows for all subpartitions are one file of its own where everything does,
+and else a copy in each file.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import xxhash
@@ -23,6 +24,15 @@ from penstock.shuffle.sums import Sums
 
 _MESSAGE = struct.Struct("<QQ")
 _ZEROES = [bytes(count) for count in range(8)]
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """The messages of a file that are no block yet."""
+
+    parts: list[bytes | memoryview] = field(default_factory=list)
+    size: int = 0
+    sums: Sums = field(default_factory=Sums)
 
 
 class BlockSink:
@@ -39,11 +49,7 @@ class BlockSink:
         self._files = 1 if is_broadcast else subpartitions
         self._sums = [Sums() for _ in range(self._files)]
         self._next = [0] * self._files
-        self._file = 0
-        self._parts: list[bytes | memoryview] = []
-        self._size = 0
-        self._begun = Sums()
-        self._for_all: list[tuple[int, memoryview]] = []
+        self._begun: dict[int, _OpenBlock] = {}
         self._blocks: list[PushedBlock] = []
         self.nbytes = 0
         """Bytes given out so far."""
@@ -54,23 +60,25 @@ class BlockSink:
     def append(self, target: int, rows: int, payload: memoryview) -> None:
         """A message for a subpartition, or for all."""
         if target == BROADCAST and not self._is_broadcast:
-            self._for_all.append((rows, payload))
+            for file in range(self._files):
+                self._append(file, rows, payload)
         elif target > 0 and self._is_broadcast:
             raise ProtocolError("rows for one subpartition came in a partition whose rows go to all")
         else:
             self._append(max(0, target), rows, payload)
 
-    def end(self) -> None:
-        """Give out the blocks of the region."""
-        for file in range(self._files if self._for_all else 0):
-            for rows, payload in self._for_all:
-                self._append(file, rows, payload)
-        self._for_all.clear()
-        self._close()
+    def give(self) -> None:
+        """Give out the blocks that are full."""
         blocks, self._blocks = self._blocks, []
         if blocks:
             self.nbytes += sum(block.length for block in blocks)
             self._give(blocks)
+
+    def end(self) -> None:
+        """Give out all blocks: a region ends."""
+        for file in list(self._begun):
+            self._close(file)
+        self.give()
 
     def finish(self) -> tuple[EndOfPartition, ...]:
         """Tell what each subpartition holds."""
@@ -81,44 +89,44 @@ class BlockSink:
     def abort(self) -> None:
         """Give out no more; idempotent."""
         self.is_open = False
-        self._blocks, self._parts = [], []
+        self._blocks, self._begun = [], {}
 
     def _append(self, file: int, rows: int, payload: memoryview) -> None:
         length = len(payload)
         padding = -length % 8
         size = _MESSAGE.size + length + padding
-        if file != self._file or (self._size and self._size + size > BLOCK_BYTES):
-            self._close()
-            self._file = file
+        begun = self._begun.get(file)
+        if begun is not None and begun.size + size > BLOCK_BYTES:
+            self._close(file)
+            begun = None
+        if begun is None:
+            begun = self._begun[file] = _OpenBlock()
         checksum = xxhash.xxh3_64_intdigest(payload)
         self._sums[file].add(rows, length, checksum)
-        self._begun.add(rows, length, checksum)
-        self._parts += [_MESSAGE.pack(length, checksum), payload]
+        begun.sums.add(rows, length, checksum)
+        begun.parts += [_MESSAGE.pack(length, checksum), payload]
         if padding:
-            self._parts.append(_ZEROES[padding])
-        self._size += size
-        if self._size > BLOCK_BYTES:
-            self._close()
+            begun.parts.append(_ZEROES[padding])
+        begun.size += size
+        if begun.size > BLOCK_BYTES:
+            self._close(file)
 
-    def _close(self) -> None:
-        """Make blocks of what there is: one, but for a message that is longer."""
-        if not self._size:
-            return
-        parts, size, begun = self._parts, self._size, self._begun
-        self._parts, self._size, self._begun = [], 0, Sums()
-        sums = (begun.rows, begun.nbytes, begun.checksum)
+    def _close(self, file: int) -> None:
+        """Make blocks of what a file has: one, but for a message that is longer."""
+        begun = self._begun.pop(file)
+        size, sums = begun.size, (begun.sums.rows, begun.sums.nbytes, begun.sums.checksum)
         if size <= BLOCK_BYTES:
-            self._block(tuple(parts), size, sums)
+            self._block(file, tuple(begun.parts), size, sums)
             return
-        whole = memoryview(b"".join(parts))
+        whole = memoryview(b"".join(begun.parts))
         for begin, end in pairwise([*range(0, size, BLOCK_BYTES), size]):
-            self._block((whole[begin:end],), end - begin, sums if not begin else (0, 0, 0))
+            self._block(file, (whole[begin:end],), end - begin, sums if not begin else (0, 0, 0))
 
-    def _block(self, parts: tuple[bytes | memoryview, ...], size: int, sums: tuple[int, int, int]) -> None:
+    def _block(self, file: int, parts: tuple[bytes | memoryview, ...], size: int, sums: tuple[int, int, int]) -> None:
         digest = xxhash.xxh3_64()
         for part in parts:
             digest.update(part)
-        number = self._next[self._file]
-        self._next[self._file] = number + 1
-        head = BlockHead(size, self._writer, self._file, number, digest.intdigest()).packed()
-        self._blocks.append(PushedBlock(self._file, number, size, head, parts, sums))
+        number = self._next[file]
+        self._next[file] = number + 1
+        head = BlockHead(size, self._writer, file, number, digest.intdigest()).packed()
+        self._blocks.append(PushedBlock(file, number, size, head, parts, sums))

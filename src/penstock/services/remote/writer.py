@@ -15,6 +15,7 @@ from penstock.partition.region_writer import RegionWriter
 from penstock.plugin.writer import RowStore
 from penstock.remote import messages as ask
 from penstock.services.remote.block_sink import BlockSink
+from penstock.services.remote.block_writer import BlockWriter
 from penstock.services.remote.client import RemoteClient
 from penstock.services.remote.push_queue import PushedBlock
 from penstock.services.remote.pusher import Pusher
@@ -38,9 +39,8 @@ class PushedRows(RowStore):
         partition, wanted = descriptor.shuffle.partition, descriptor.partition
         self._sink = BlockSink(number, wanted.subpartitions, self._give, is_broadcast=wanted.broadcast)
         options = FileOptions(settings.compression, settings.sort_buffer)
-        self._regions = RegionWriter(
-            self._sink, f"partition {partition}", descriptor.schema, wanted.subpartitions, options
-        )
+        form = BlockWriter if BlockWriter.fits(wanted.subpartitions, options) else RegionWriter
+        self._rows = form(self._sink, f"partition {partition}", descriptor.schema, wanted.subpartitions, options)
         self._most = settings.sort_buffer // 2
         self._begun = ask.StartPartition(partition, host.environment, number)
         self._pusher: Pusher | None = None
@@ -61,9 +61,9 @@ class PushedRows(RowStore):
         """Tell the manager, which says where the rows go; StorageError, ControlError where nobody takes them."""
         self._pusher = self._client.call(self._client.pusher(self._begun, self._host.waker()), self._host)
 
-    def open(self) -> RegionWriter:
-        """Begin to sort."""
-        return self._regions
+    def open(self) -> BlockWriter | RegionWriter:
+        """Begin to cut blocks, or to sort."""
+        return self._rows
 
     def has_room(self) -> bool:
         """Tell whether few enough rows wait to be stored; raises what has ended the pushing."""
@@ -73,13 +73,13 @@ class PushedRows(RowStore):
         """Push what is held, and have all of it committed; None until that is done."""
         pusher = self._pushing()
         if self._finishing is None:
-            self._ends = self._regions.finish()
+            self._ends = self._rows.finish()
             self._finishing = self._client.begin(pusher.finish())
         return self._ends if pusher.is_finished else None
 
     def abort(self, cause: BaseException) -> None:
         """Push no more, and tell the manager, which tells readers."""
-        self._regions.abort()
+        self._rows.abort()
         if self._pusher is not None:
             self._client.give_up(self._pusher, f"{type(cause).__name__}: {cause}")
 
