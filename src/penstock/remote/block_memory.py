@@ -7,7 +7,8 @@ Rules:
   memory of its own.
 - The buffer that came back last goes first: it is in the processor's cache. Nothing is zeroed or mapped for it.
 - As many buffers stay as are kept; others go back to the system at once. They are maps of their own, so memory that
-  goes back is free, whatever else was allocated meanwhile.
+  goes back is free, whatever else was allocated meanwhile. They are private: those of shared memory are files of small
+  pages, which cost as much to make and to remove as a copy.
 - Any thread may take and give.
 """
 
@@ -18,7 +19,7 @@ from typing import Final
 
 from penstock.remote.blocks import LEAST_CREDIT
 
-KEPT: Final = 8
+KEPT: Final = 16
 """Buffers that stay: two megabytes each, so a worker that has nothing to do has not many of them."""
 
 
@@ -41,7 +42,7 @@ class BlockMemory:
         try:
             whole = self._free.pop()
         except IndexError:
-            whole = memoryview(mmap.mmap(-1, LEAST_CREDIT))
+            whole = memoryview(mmap.mmap(-1, LEAST_CREDIT, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return whole[:length]
 
     def give(self, memory: memoryview) -> None:
