@@ -109,6 +109,17 @@ def test_full_blocks_go_at_once() -> None:
     assert [end.rows for end in ends] == [0, 20 * rows.num_rows]
 
 
+def test_a_regions_blocks_of_a_file_lie_together() -> None:
+    """So a reader of an object store asks for one stretch of each region, though full blocks were there first."""
+    blocks: list[PushedBlock] = []
+    sink = BlockSink(7, 2, blocks.extend, is_broadcast=False)
+    writer = RegionWriter(sink, "a partition", SCHEMAS["fixed"], 2, FileOptions("none", 4 * BLOCK_BYTES))
+    each = 3 * BLOCK_BYTES // 16  # rows: a block and a half
+    writer.write_split(Split(batch("fixed", 0, 2 * each), (0, 1), (each, each)))
+    writer.finish()
+    assert [(block.file, block.number) for block in blocks] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
 def test_rows_for_all_are_one_file_where_everything_is() -> None:
     """A partition whose rows go to all has them once."""
     blocks: list[PushedBlock] = []
@@ -142,3 +153,5 @@ def test_bad_input_is_refused_with_nothing_lost() -> None:
     assert rows_of("fixed", blocks, ends) == [[0, 1, 2], []]
     with pytest.raises(ValueError, match="finished"):
         writer.write(rows, 0)
+    with pytest.raises(ValueError, match="finished"):
+        writer.finish()

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 
 import xxhash
 
@@ -68,9 +69,10 @@ class BlockSink:
             self._append(max(0, target), rows, payload)
 
     def give(self) -> None:
-        """Give out the blocks that are full."""
+        """Give out the blocks that are full, those of a file one after the other."""
         blocks, self._blocks = self._blocks, []
         if blocks:
+            blocks.sort(key=attrgetter("file"))  # so what is stored as it comes has them in one stretch
             self.nbytes += sum(block.length for block in blocks)
             self._give(blocks)
 

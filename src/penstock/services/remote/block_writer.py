@@ -64,7 +64,8 @@ class BlockWriter:
         self._sink.give()
 
     def finish(self) -> tuple[EndOfPartition, ...]:
-        """Give out what is held; returns what each subpartition holds."""
+        """Give out what is held; returns what each subpartition holds. ValueError if it is over."""
+        self._check_open()
         self._sink.end()
         return self._sink.finish()
 
@@ -72,9 +73,12 @@ class BlockWriter:
         """Give out no more; idempotent."""
         self._sink.abort()
 
-    def _check(self, batch: pa.RecordBatch, lowest: int, highest: int) -> None:
+    def _check_open(self) -> None:
         if not self._sink.is_open:
             raise ValueError(f"{self._name} is finished or given up")
+
+    def _check(self, batch: pa.RecordBatch, lowest: int, highest: int) -> None:
+        self._check_open()
         if lowest < 0 or highest >= self._subpartitions:
             raise ValueError(f"there is no subpartition {lowest if lowest < 0 else highest} in {self._name}")
         if not batch.schema.equals(self._schema):
