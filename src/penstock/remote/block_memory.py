@@ -7,8 +7,8 @@ Rules:
   memory of its own.
 - The buffer that came back last goes first: it is in the processor's cache. Nothing is zeroed or mapped for it.
 - As many buffers stay as are kept; others go back to the system at once. They are maps of their own, so memory that
-  goes back is free, whatever else was allocated meanwhile. They are private: those of shared memory are files of small
-  pages, which cost as much to make and to remove as a copy.
+  goes back is free, whatever else was allocated meanwhile. They are private: those of shared memory are files of
+  small pages, which cost as much to make and to remove as a copy.
 - Any thread may take and give.
 """
 
