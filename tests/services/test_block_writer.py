@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from itertools import count
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.buffer.arrow import PayloadFormat
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_writer import RegionWriter
 from penstock.record.codec import BatchCodec
@@ -107,6 +111,51 @@ def test_full_blocks_go_at_once() -> None:
     assert {block.file for block in blocks} == {1}
     ends = writer.finish()
     assert [end.rows for end in ends] == [0, 20 * rows.num_rows]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_short_batches_are_joined(compression: str) -> None:
+    """A row at a time, in memory that its owner writes anew each time: about the bytes of the rows are pushed."""
+    blocks: list[PushedBlock] = []
+    sink = BlockSink(7, 1, blocks.extend, is_broadcast=False)
+    writer = BlockWriter(sink, "a partition", SCHEMAS["fixed"], 1, FileOptions(compression))
+    memory = np.zeros(1, np.int64)
+    rows = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(memory)])], ["n"])
+    for number in range(2000):
+        memory[0] = number
+        writer.write(rows, 0)
+    ends = writer.finish()
+    assert sink.nbytes < 2 * 2000 * 8
+    if compression == "none":
+        assert rows_of("fixed", blocks, ends) == [list(range(2000))]
+
+
+def test_a_long_batch_becomes_messages_that_fit_a_block() -> None:
+    """Nobody puts together a message of many blocks."""
+    blocks: list[PushedBlock] = []
+    writer = BlockWriter(BlockSink(7, 1, blocks.extend, is_broadcast=False), "a partition", SCHEMAS["fixed"], 1, WIDE)
+    rows = 5 * BLOCK_BYTES // 8
+    writer.write(batch("fixed", 0, rows), 0)
+    assert sum(block.sums[0] for block in blocks) >= rows * 4 // 5
+    assert all(block.sums[0] for block in blocks)
+    assert rows_of("fixed", blocks, writer.finish()) == [list(range(rows))]
+
+
+def test_half_a_split_is_never_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that can't be encoded give the partition up."""
+    writer = BlockWriter(BlockSink(7, 2, lambda _: None, is_broadcast=False), "half", SCHEMAS["fixed"], 2, WIDE)
+    encode, calls = PayloadFormat.encode, count()
+
+    def failing(self: PayloadFormat, rows: pa.RecordBatch) -> pa.Buffer:
+        if next(calls):
+            raise MemoryError
+        return encode(self, rows)
+
+    monkeypatch.setattr(PayloadFormat, "encode", failing)
+    with pytest.raises(MemoryError):
+        writer.write_split(Split(batch("fixed", 0, 20_000), (0, 1), (10_000, 10_000)))
+    with pytest.raises(ValueError, match="given up"):
+        writer.finish()
 
 
 def test_a_regions_blocks_of_a_file_lie_together() -> None:

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the rows of few subpartitions to blocks as they come, in no region: nothing is ordered, nothing copied twice.
+"""Gives the rows of few subpartitions to blocks as they come, in no region: nothing is ordered.
 
-Rules: each split's rows of a subpartition are a message, which goes to the block that its file has open. So held are
-at most `subpartitions` blocks, and those that are not pushed yet. It is used as a `RegionWriter` is.
+Rules: the rows of a split for a subpartition are a message, which goes to the block that its file has open. Long ones
+become several messages. Short ones are copied, and joined until they are long: a message has a head, and a reader has
+work with each. So held are a block and a message's bytes for each subpartition, and the blocks that are not pushed
+yet. It is used as a `RegionWriter` is.
 
 When not to use it: many subpartitions. Their open blocks would need more memory than a region.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -15,17 +20,23 @@ from penstock.buffer.arrow import PayloadFormat
 from penstock.partition.extents import BROADCAST
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_buffer import BLOCK_BYTES as MESSAGE_BYTES
+from penstock.partition.sort_buffer import SortBuffer, joined
 from penstock.remote.blocks import BLOCK_BYTES
 from penstock.services.remote.block_sink import BlockSink
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.splits import Split
+
+_SHORT = 32 << 10
+"""Bytes; rows with fewer are joined."""
+_LONG = 4 * MESSAGE_BYTES
+"""Bytes; rows with more are cut: a message should fit a block."""
 
 
 class BlockWriter:
     """Writes one partition. Life: any number of writes, then `finish`, or `abort`."""
 
     holds_batches = False
-    """No: rows are encoded as they are written."""
+    """No: rows are encoded, or copied, as they are written."""
 
     def __init__(
         self, sink: BlockSink, name: str, schema: pa.Schema, subpartitions: int, options: FileOptions
@@ -37,6 +48,8 @@ class BlockWriter:
         self._schema = schema
         self._subpartitions = subpartitions
         self._payloads = PayloadFormat(schema, options.compression)
+        self._plain = PayloadFormat(schema)
+        self._short = [SortBuffer(MESSAGE_BYTES) for _ in range(subpartitions)]
 
     @staticmethod
     def fits(subpartitions: int, options: FileOptions) -> bool:
@@ -45,32 +58,35 @@ class BlockWriter:
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Add a batch to one subpartition. ValueError for one of another schema, or a number that is none."""
-        self._check(batch, subpartition, subpartition)
-        self._append(subpartition, batch)
-        self._sink.give()
+        self.write_split(Split.whole(batch, subpartition))
 
     def write_split(self, split: Split) -> None:
         """Add what one split gives each subpartition. Errors as of `write`."""
-        if len(split):
-            self._check(split.source, int(split.numbers.min()), int(split.numbers.max()))
-        for subpartition, batch in split:
-            self._append(subpartition, batch)
-        self._sink.give()
+        self._check(split.source, *((split.numbers.min(), split.numbers.max()) if len(split) else (0, 0)))
+        with self._given_up_where_it_fails():
+            for subpartition, batch in split:
+                self._add(subpartition, batch)
+            self._sink.give()
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Add a batch to all subpartitions. Errors as of `write`."""
         self._check(batch, 0, 0)
-        self._append(BROADCAST if self._subpartitions > 1 else 0, batch)
-        self._sink.give()
+        with self._given_up_where_it_fails():
+            self._append_short()
+            self._append(BROADCAST if self._subpartitions > 1 else 0, batch)
+            self._sink.give()
 
     def finish(self) -> tuple[EndOfPartition, ...]:
         """Give out what is held; returns what each subpartition holds. ValueError if it is over."""
         self._check_open()
-        self._sink.end()
+        with self._given_up_where_it_fails():
+            self._append_short()
+            self._sink.end()
         return self._sink.finish()
 
     def abort(self) -> None:
         """Give out no more; idempotent."""
+        self._short = []
         self._sink.abort()
 
     def _check_open(self) -> None:
@@ -85,6 +101,36 @@ class BlockWriter:
             raise ValueError(
                 f"the batch's schema is not that of {self._name}: {batch.schema} instead of {self._schema}"
             )
+
+    @contextmanager
+    def _given_up_where_it_fails(self) -> Iterator[None]:
+        """Half a split is never committed."""
+        try:
+            yield
+        except BaseException:
+            self.abort()
+            raise
+
+    def _add(self, subpartition: int, batch: pa.RecordBatch) -> None:
+        nbytes, short = self._payloads.size(batch), self._short[subpartition]
+        if nbytes < _SHORT:
+            if not short.fits(nbytes, is_broadcast=False):
+                self._append_held(subpartition)
+            short.add(self._plain.decode(self._plain.encode(batch)), nbytes, subpartition, is_broadcast=False)
+            return
+        self._append_held(subpartition)
+        most = max(1, batch.num_rows * _LONG // max(nbytes, _LONG))
+        for begin in range(0, batch.num_rows, most):
+            self._append(subpartition, batch.slice(begin, most))
+
+    def _append_short(self) -> None:
+        for subpartition in range(len(self._short)):
+            self._append_held(subpartition)
+
+    def _append_held(self, subpartition: int) -> None:
+        for _, held in self._short[subpartition].take():
+            for batch in joined(held, MESSAGE_BYTES):
+                self._append(subpartition, batch)
 
     def _append(self, target: int, batch: pa.RecordBatch) -> None:
         self._sink.append(target, batch.num_rows, memoryview(self._payloads.encode(batch)))
