@@ -149,11 +149,8 @@ def test_every_cut_is_found(tmp_path: Path) -> None:
         assert len(damage.errors(damage.data, damage.index + behind)) == len(RANGES)
 
 
-@pytest.mark.parametrize("kernel", ["this", "one that can't populate maps"])
-def test_a_map_without_its_bytes_is_an_error(tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_without_its_bytes_is_an_error(tmp_path: Path) -> None:
     """A file that is cut under its reader, as a disk that fails: a look at such a page would end the process."""
-    if kernel != "this":
-        monkeypatch.setattr("penstock.partition.extent_reader.POPULATE_READ", 10_000)  # no kernel knows it
     schema = pa.schema([("n", pa.int64())])
     rows = pa.RecordBatch.from_arrays([pa.array(np.arange(MAPPED // 4))], schema=schema)
     with SortMergeWriter(tmp_path, schema, ID, 1, FileOptions("none")) as writer:

@@ -21,13 +21,13 @@ Rules:
 - The pages of a map are there before they are looked at. A disk that fails, or a file that is cut, is an error then,
   where a look would end the process (SIGBUS).
 
-It waits for the disk: not on a loop. One thread at a time. Limits: what no reader asks for is not checked. A view
-that is looked at again, when the kernel has dropped its pages since, must find them on the disk.
+It waits for the disk: not on a loop. One thread at a time. Limits: what no reader asks for is not checked. A file
+must not be cut below views that were given out, and pages of theirs that the kernel drops must still be on the disk
+(SIGBUS): partitions' files only grow, and are unlinked, which leaves a map intact.
 """
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import time
@@ -40,6 +40,7 @@ import xxhash
 
 from penstock.errors import IncompleteDataError
 from penstock.machine.disk_work import DISKS
+from penstock.machine.pages import bring_in
 from penstock.partition.extents import Extent, StoredPiece, data_name, end_of_stretch
 from penstock.partition.file_header import DATA_MAGIC, damaged, header_size, read_header
 from penstock.partition.file_input import FileOrigin, open_file, read_at, unreadable
@@ -158,20 +159,8 @@ class ExtentReader:
             if there < end:
                 raise self._damaged(number, f"it ends at {there}, before {end}")
             found = self._maps[number] = mmap.mmap(descriptor, there, access=mmap.ACCESS_READ)
-        self._populate(number, found, begin, end)
+        bring_in(found, self.open(number), begin, end)
         return memoryview(found)[begin:end]
-
-    def _populate(self, number: int, found: mmap.mmap, begin: int, end: int) -> None:
-        """Have these bytes of a map read; OSError where that can't be."""
-        start = begin // mmap.PAGESIZE * mmap.PAGESIZE
-        try:
-            found.madvise(POPULATE_READ, start, end - start)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise OSError(errno.EIO, f"the bytes {begin} to {end} are not there") from error
-            # An older kernel. Its cache has the pages then, and a disk that fails has failed here.
-            if read_at(self.open(number), memoryview(bytearray(end - begin)), begin) < end - begin:
-                raise OSError(errno.EIO, f"it ends before {end}") from error
 
     def _is_done_with(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> int:
         """The bytes of a stretch that was read: their pages leave this process, not the cache, and stay readable."""

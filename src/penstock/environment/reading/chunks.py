@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stored rows as chunks to be sent: their record stream, gathered and cut to one size.
 
-Everything but `place`, `chunks_left` and `is_at_end` waits for a disk and runs in a thread, one call at a time. Bytes
-are read with `preadv` before a map of them is touched: a page fault would hold the interpreter, and with it the
-loop, while the disk works.
+Everything but `place`, `chunks_left` and `is_at_end` waits for a disk and runs in a thread, one call at a time.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-import time
 from collections.abc import Sequence
 
-from penstock.machine.disk_work import DISKS
 from penstock.partition.extent_reader import MAPPED, TOGETHER, ExtentReader
 from penstock.partition.extents import StoredPiece, end_of_stretch
 from penstock.partition.stored import StoredRows
-
-_scratch = threading.local()
 
 
 class ChunkedRows:
@@ -120,20 +112,5 @@ def _size_of(pieces: Sequence[StoredPiece]) -> int:
 
 
 def fetched(reader: ExtentReader, pieces: Sequence[StoredPiece]) -> list[memoryview]:
-    """The bytes of pieces that lie together, checked. They are in the page cache before they are mapped."""
-    first, last = pieces[0].extent, pieces[-1].extent
-    is_mapped = first.length >= MAPPED
-    if is_mapped:
-        began = time.perf_counter()
-        _fetch(reader.open(first.file), first.offset, last.offset + last.length - first.offset)
-        DISKS.has_read(reader.path(first.file), 0, time.perf_counter() - began)  # its bytes are counted below
-    return list(reader.read(pieces, TOGETHER if is_mapped else MAPPED - 1))
-
-
-def _fetch(descriptor: int, offset: int, size: int) -> None:
-    """Read these bytes into the page cache; a failure shows when they are read in earnest."""
-    scratch = getattr(_scratch, "bytes", None)
-    if scratch is None or len(scratch) < size:
-        scratch = _scratch.bytes = bytearray(size)
-    with contextlib.suppress(OSError):
-        os.preadv(descriptor, [memoryview(scratch)[:size]], offset)
+    """The bytes of pieces that lie together, checked."""
+    return list(reader.read(pieces, TOGETHER if pieces[0].extent.length >= MAPPED else MAPPED - 1))
