@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from effort import with_all
 from local_harness import SHARED, LocalHarness, idle_behind, started
 from penstock.settings import LEAST_MEMORY
 from penstock.shuffle import PartitionKind
@@ -41,7 +42,13 @@ PIPELINED, HYBRID = PartitionKind.PIPELINED_BOUNDED, PartitionKind.HYBRID_FULL
 
 @pytest.mark.parametrize(
     ("kind", "writers", "subpartitions"),
-    [(PIPELINED, 48, 24), (PIPELINED, 64, 64), (PIPELINED, 128, 128), (PIPELINED, 16, 1000), (HYBRID, 64, 64)],
+    [
+        (PIPELINED, 48, 24),
+        with_all(PIPELINED, 64, 64),
+        with_all(PIPELINED, 128, 128),
+        (PIPELINED, 16, 1000),
+        (HYBRID, 64, 64),
+    ],
 )
 def test_wide_exchanges_fit(harness: LocalHarness, kind: PartitionKind, writers: int, subpartitions: int) -> None:
     """All writers at once, none is refused; each row comes out at its subpartition, once."""

@@ -21,7 +21,7 @@ from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark
 
-ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "16"))
+ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "10"))
 SLACK = 12
 """Threads and descriptors more; one for each action is more than this."""
 MEGABYTE = 1 << 20

@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import PythonException
 
 import penstock
+from effort import with_all
 from endless_jobs import LIMIT_SECONDS, Action, all_slots_work, endless, running, watching
 from session_probe import marks, wait_until
 from sessions import SLOTS, Kind, Sessions
@@ -38,7 +39,7 @@ def test_worker_killed_where_spark_retries(sessions: Sessions, tmp_path: Path) -
     all_slots_work(spark)
 
 
-@pytest.mark.parametrize("kind", [WITH_RETRIES, WITH_RESTARTS], ids=["once", "again"])
+@pytest.mark.parametrize("kind", [WITH_RETRIES, with_all(WITH_RESTARTS)], ids=["once", "again"])
 def test_an_error_that_comes_again_in_a_dataframe_is_told(sessions: Sessions, kind: Kind) -> None:
     """Spark runs the task again each time, so its job never says why: the error that the task had comes out."""
     spark = sessions.of(kind)

@@ -71,6 +71,7 @@ def test_a_java_that_fails_is_quoted(
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_java_maps_the_archive(cache: Path) -> None:
     """In a session of these settings Java has the file in its memory, and the first job its rows."""
     if not java_starts.ARCHIVE.exists() or not java_starts.ARCHIVE.stat().st_size:

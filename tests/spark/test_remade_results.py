@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from effort import with_all
 from penstock.api.stream import Stream
 from session_probe import SessionProbe, mark, marks, wait_until
 from sessions import FAIR, SLOTS, Kind, Sessions
@@ -138,7 +139,7 @@ def files_of_results(spark: Any) -> int:
     return len([name for name in SessionProbe(spark).files() if name.startswith(f"{last_job(spark)}-")])
 
 
-@pytest.mark.parametrize(("partitions", "mode"), [(3, "pipelined"), (16, "blocking"), (16, "auto")])
+@pytest.mark.parametrize(("partitions", "mode"), [(3, "pipelined"), with_all(16, "blocking"), (16, "auto")])
 def test_lost_with_their_environment(spark: Any, numbers: str, partitions: int, mode: str) -> None:
     """Between two actions: the second one, by the same plan, has the right rows; the third reads what is there."""
     frame = counted(spark, numbers, partitions, mode).toDF()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from effort import some_of
 from penstock.errors import PlanError, SchemaError
 from session_probe import conf
 
@@ -195,7 +196,9 @@ def test_keys_of_functions_over_frames(spark: Any) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [["a.b", "k"], ["`", "k"], ["a", "a", "k"], ["a", "A", "k"], ["*", "a b", "k"], ["", "k"], ["1", "k"]],
+    some_of(
+        [["a.b", "k"], ["1", "k"], ["`", "k"], ["", "k"], ["a", "a", "k"], ["*", "a b", "k"], ["a", "A", "k"]], 2
+    ),
 )
 def test_names_that_spark_has(spark: Any, names: list[str]) -> None:
     """Any names that a DataFrame has go in and come out again, through an exchange, a function and an aggregate."""

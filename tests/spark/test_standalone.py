@@ -144,6 +144,7 @@ def test_executors_that_are_killed_take_no_rows_along(spark: Any, cluster: Stand
     assert len(marks(tmp_path / "producers")) == produced
 
 
+@pytest.mark.thorough
 def test_a_result_outlives_executors_and_the_service(spark: Any, cluster: StandaloneCluster, tmp_path: Path) -> None:
     """It is read again after both were killed and the Worker was started anew; nothing runs again for it."""
     (tmp_path / "go").touch()

@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 import penstock
+from effort import with_all
 
 pytest.importorskip("google.protobuf", reason="PySpark's transformWithState needs it")
 pytestmark = pytest.mark.spark
@@ -179,9 +180,9 @@ def newest(rows: Rows) -> Rows:
     ("verb", "processor", "compared"),
     [
         ("transformWithState", Violations, newest),
-        ("transformWithStateInPandas", ViolationsInPandas, newest),
+        with_all("transformWithStateInPandas", ViolationsInPandas, newest),
         ("transformWithState", Collections, newest),
-        ("transformWithState", Forgetful, sorted),
+        with_all("transformWithState", Forgetful, sorted),
     ],
     ids=["the example", "the example over frames", "lists and maps", "clear"],
 )

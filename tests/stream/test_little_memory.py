@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from effort import with_all
 from penstock.stream import arrow_pieces
 from penstock.stream.arrow_pieces import PIECE_BYTES, READ_ROWS, rows_of_piece, rows_of_stream, stream_pieces
 from penstock.stream.chain import StepContext
@@ -53,7 +54,9 @@ def run(part: str, name: str, folder: Path, keys: int) -> tuple[float, int]:
     return float(size), int(count)
 
 
-@pytest.mark.parametrize(("name", "keys"), [("processor", 6_000_000), ("aggregation", 6_000_000), ("texts", 700_000)])
+@pytest.mark.parametrize(
+    ("name", "keys"), [("processor", 6_000_000), with_all("aggregation", 6_000_000), ("texts", 700_000)]
+)
 def test_a_state_is_restored_in_a_part_of_its_memory(tmp_path: Path, name: str, keys: int) -> None:
     """Its snapshot alone is larger than the memory that the task may have, and its files are several times that."""
     size, _ = run("run", name, tmp_path, keys)

@@ -11,17 +11,25 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+from _pytest.mark.structures import ParameterSet
+
 _T = TypeVar("_T")
 
 THOROUGH = os.environ.get("PENSTOCK_TEST_EFFORT", "") == "full"
 
-_SHARE = 4
-_FEWEST = 20
+_SHARE = 8
+_FEWEST = 10
 
 
 def examples(number: int) -> int:
-    """Of so many examples: all of them, or a quarter, but some in any case."""
+    """Of so many examples: all of them, or an eighth, but some in any case."""
     return number if THOROUGH else min(number, max(_FEWEST, number // _SHARE))
+
+
+def with_all(*case: object) -> ParameterSet:
+    """A case that only a run of all cases tries: others say most of it."""
+    return pytest.param(*case, marks=pytest.mark.thorough)
 
 
 def some_of(cases: Sequence[_T], share: int) -> Sequence[_T]:
