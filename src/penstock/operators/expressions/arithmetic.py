@@ -86,15 +86,13 @@ def _modulo(remainder: Remainder) -> Kernel:
             raise UnsupportedError("the remainder of decimals")
         one = divisor.as_py() if isinstance(divisor, pa.Scalar) and value.type == divisor.type else None
         if one and isinstance(value, pa.Array):  # there is no zero to look for
-            dividends = numbers(value)
-            with np.errstate(all="ignore"):
-                return array_of(remainder(dividends, dividends.dtype.type(one)), call.type, missing_in(value))
-        divisor = _without_zeros(call, divisor, zero_of(divisor.type), value)
-        value, divisor = columns_of_rows([value, divisor])
-        missing = missing_in(value, divisor)
-        under = numbers(divisor)
-        if missing is not None:
-            under = np.where(missing, under.dtype.type(1), under)
+            missing, under = missing_in(value), numbers(value).dtype.type(one)
+        else:
+            divisor = _without_zeros(call, divisor, zero_of(divisor.type), value)
+            value, divisor = columns_of_rows([value, divisor])
+            missing, under = missing_in(value, divisor), numbers(divisor)
+            if missing is not None:
+                under = np.where(missing, under.dtype.type(1), under)
         with np.errstate(all="ignore"):
             return array_of(remainder(numbers(value), under), call.type, missing)
 
