@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.buffer.arrow import PayloadFormat
 from penstock.partition.file_header import FileHeader
 from penstock.partition.file_output import FileOptions
+from penstock.partition.row_checks import check_schema
 from penstock.partition.sort_buffer import gather_bytes
 from penstock.partition.whole_files import WholeFiles
 from penstock.shuffle import EndOfPartition, PartitionId
@@ -72,10 +73,7 @@ class HashWriter:
         self._files.abort()
 
     def _append(self, targets: range, batch: pa.RecordBatch) -> None:
-        if not batch.schema.equals(self._schema):
-            raise ValueError(
-                f"the batch's schema is not that of {self._folder}: {batch.schema} instead of {self._schema}"
-            )
+        check_schema(batch, self._schema, str(self._folder))
         if not self._files[targets[0]].file.is_open:
             raise ValueError(f"the partition in {self._folder} is finished or given up")
         payload = memoryview(self._payloads.encode(batch))

@@ -30,6 +30,7 @@ from penstock.partition.block_assembly import Payload
 from penstock.partition.extents import BROADCAST
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_rows import RegionRows
+from penstock.partition.row_checks import check_numbers, check_schema
 from penstock.partition.sort_buffer import BLOCK_BYTES, SortBuffer, gather_bytes, joined, small_gather_bytes
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.splits import Split
@@ -131,8 +132,8 @@ class RegionWriter:
 
     def _add(self, batch: pa.RecordBatch, subpartition: int, *, is_broadcast: bool) -> None:
         self._check_open()
-        self._check_numbers(subpartition, subpartition)
-        self._check_schema(batch)
+        check_numbers(subpartition, subpartition, self.subpartitions, self._name)
+        check_schema(batch, self._schema, self._name)
         self._hold(batch, subpartition, is_broadcast)
 
     def _add_batches(self, parts: list[tuple[int, pa.RecordBatch]]) -> None:
@@ -154,19 +155,8 @@ class RegionWriter:
         self._buffer.add(batch, nbytes, subpartition, is_broadcast)
 
     def _check_split(self, split: Split) -> None:
-        self._check_numbers(int(split.numbers.min()), int(split.numbers.max()))
-        self._check_schema(split.source)
-
-    def _check_numbers(self, lowest: int, highest: int) -> None:
-        if lowest < 0 or highest >= self.subpartitions:
-            wrong = lowest if lowest < 0 else highest
-            raise ValueError(f"there is no subpartition {wrong} in {self._name}")
-
-    def _check_schema(self, batch: pa.RecordBatch) -> None:
-        if not batch.schema.equals(self._schema):
-            raise ValueError(
-                f"the batch's schema is not that of {self._name}: {batch.schema} instead of {self._schema}"
-            )
+        check_numbers(int(split.numbers.min()), int(split.numbers.max()), self.subpartitions, self._name)
+        check_schema(split.source, self._schema, self._name)
 
     def _append_held(self, *, but_rows: bool = False) -> None:
         """Append a region of what is held, in either form: never both forms are."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.buffer.arrow import PayloadFormat
 from penstock.partition.extents import BROADCAST
 from penstock.partition.file_output import FileOptions
+from penstock.partition.row_checks import check_numbers, check_schema
 from penstock.partition.sort_buffer import BLOCK_BYTES as MESSAGE_BYTES
 from penstock.partition.sort_buffer import SortBuffer, joined
 from penstock.remote.blocks import BLOCK_BYTES
@@ -95,12 +96,8 @@ class BlockWriter:
 
     def _check(self, batch: pa.RecordBatch, lowest: int, highest: int) -> None:
         self._check_open()
-        if lowest < 0 or highest >= self._subpartitions:
-            raise ValueError(f"there is no subpartition {lowest if lowest < 0 else highest} in {self._name}")
-        if not batch.schema.equals(self._schema):
-            raise ValueError(
-                f"the batch's schema is not that of {self._name}: {batch.schema} instead of {self._schema}"
-            )
+        check_numbers(lowest, highest, self._subpartitions, self._name)
+        check_schema(batch, self._schema, self._name)
 
     @contextmanager
     def _given_up_where_it_fails(self) -> Iterator[None]:
