@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from effort import THOROUGH
+from effort import THOROUGH, with_all
 from flipping_proxy import FlippingProxy
 from penstock import client
 from penstock.errors import (
@@ -130,7 +130,7 @@ def test_a_manager_that_is_killed_goes_on_where_it_was(cluster: RemoteCluster, e
     assert rows_left(exchange.consume([(under_way.descriptor, 0, 4)])) == ROWS * BATCHES
 
 
-@pytest.mark.parametrize("who", [pytest.param("manager", marks=pytest.mark.thorough), "worker"])
+@pytest.mark.parametrize("who", [with_all("manager"), "worker"])
 def test_a_pause_is_waited_out(shared: RemoteCluster, guests_exchange: ConformanceExchange, who: str) -> None:
     """One that stands still while rows are pushed and read costs time and nothing else."""
     producer = written(guests_exchange)

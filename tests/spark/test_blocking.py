@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from effort import with_all
 from penstock.errors import JobError, SlotsError
 from penstock.spark.runtime import SparkRuntime
 
@@ -37,7 +38,7 @@ def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("mode", ["blocking", "blocking_hash"])
-@pytest.mark.parametrize("consumers", [2, 20, pytest.param(100, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("consumers", [2, 20, with_all(100)])
 def test_more_consumers_than_slots(spark: Any, numbers: str, mode: str, consumers: int) -> None:
     """Every row arrives once at any width, with files for each consumer or two for all, on eight slots.
 

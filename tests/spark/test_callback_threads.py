@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
+from effort import with_all
 from penstock_bench.environment import own_bytes
 from session_probe import SessionProbe, wait_until
 
@@ -76,7 +77,7 @@ def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
     assert kept.count() == 100
 
 
-@pytest.mark.parametrize("action", ["count", pytest.param("toArrow", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("action", ["count", with_all("toArrow")])
 def test_threads_of_the_user_leave_nothing(spark: Any, action: str) -> None:
     """A thread for each action, as a server has: with it goes its connection, here and in the JVM.
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from effort import with_all
 from endless_jobs import LIMIT_SECONDS, STAGE_SECONDS, Action, all_slots_work, endless, lives, running, watching
 from held_stages import nothing_until
 from penstock.errors import JobCancelledError
@@ -54,8 +55,8 @@ def no_restarts(spark: Any) -> Iterator[None]:
     ("victim", "how", "forks"),
     [
         ("producers", "run", "fork"),
-        pytest.param("producers", "action", "", marks=pytest.mark.thorough),
-        pytest.param("consumers", "run", "multiprocessing", marks=pytest.mark.thorough),
+        with_all("producers", "action", ""),
+        with_all("consumers", "run", "multiprocessing"),
         ("consumers", "action", ""),
     ],
 )

@@ -2,17 +2,16 @@
 """The share of all cases that a run tries: `make test` a part, `make torture` all of it.
 
 Both try other cases in each run (the seeds of Hypothesis) or spread evenly over all of them (numbered ones), so that
-the short way leaves out no kind of case, only repetitions.
+the short way leaves out repetitions, and of dear kinds of cases those that others say most of (mark `thorough`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 _T = TypeVar("_T")
 
@@ -27,7 +26,7 @@ def examples(number: int) -> int:
     return number if THOROUGH else min(number, max(_FEWEST, number // _SHARE))
 
 
-def with_all(*case: object) -> ParameterSet:
+def with_all(*case: object) -> Any:
     """A case that only a run of all cases tries: others say most of it."""
     return pytest.param(*case, marks=pytest.mark.thorough)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from effort import with_all
 from endless_jobs import Action
 from penstock.errors import SlotsLostError
 from penstock.spark import slots
@@ -110,7 +111,7 @@ def host(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     host.come_back()
 
 
-@pytest.mark.parametrize("lazy", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("lazy", [True, with_all(False)])
 def test_a_job_that_was_asked_to_be_pipelined_waits_for_its_host(host: Host, *, lazy: bool) -> None:
     """It is not refused at once, and is planned for what came back: it could do with one reader, and has two."""
     stream = host.stream(mode="pipelined")
