@@ -113,8 +113,9 @@ def test_full_blocks_go_at_once() -> None:
     assert [end.rows for end in ends] == [0, 20 * rows.num_rows]
 
 
+@pytest.mark.parametrize("for_all", [False, True])
 @pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_short_batches_are_joined(compression: str) -> None:
+def test_short_batches_are_joined(compression: str, for_all: bool) -> None:
     """A row at a time, in memory that its owner writes anew each time: about the bytes of the rows are pushed."""
     blocks: list[PushedBlock] = []
     sink = BlockSink(7, 1, blocks.extend, is_broadcast=False)
@@ -123,7 +124,10 @@ def test_short_batches_are_joined(compression: str) -> None:
     rows = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(memory)])], ["n"])
     for number in range(2000):
         memory[0] = number
-        writer.write(rows, 0)
+        if for_all:
+            writer.broadcast(rows)
+        else:
+            writer.write(rows, 0)
     ends = writer.finish()
     assert sink.nbytes < 2 * 2000 * 8
     if compression == "none":
@@ -139,6 +143,17 @@ def test_a_long_batch_becomes_messages_that_fit_a_block() -> None:
     assert sum(block.sums[0] for block in blocks) >= rows * 4 // 5
     assert all(block.sums[0] for block in blocks)
     assert rows_of("fixed", blocks, writer.finish()) == [list(range(rows))]
+
+
+@pytest.mark.parametrize("form", [BlockWriter, RegionWriter])
+def test_a_row_longer_than_many_blocks_is_cut(form: type[BlockWriter | RegionWriter]) -> None:
+    """A row of 100 MB among short ones, of which one is behind it: each comes whole, and in its place."""
+    blocks: list[PushedBlock] = []
+    writer = form(BlockSink(7, 2, blocks.extend, is_broadcast=False), "a partition", SCHEMAS["texts"], 2, WIDE)
+    long = pa.record_batch([pa.array([1]), pa.array(["x" * 100_000_000])], schema=SCHEMAS["texts"])
+    for rows in (batch("texts", 0, 1), long, batch("texts", 2, 1)):
+        writer.write(rows, 1)
+    assert rows_of("texts", blocks, writer.finish()) == [[], [0, 1, 2]]
 
 
 def test_half_a_split_is_never_finished(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ When not to use it: many subpartitions. Their open blocks would need more memory
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -50,7 +50,8 @@ class BlockWriter:
         self._subpartitions = subpartitions
         self._payloads = PayloadFormat(schema, options.compression)
         self._plain = PayloadFormat(schema)
-        self._short = [SortBuffer(MESSAGE_BYTES) for _ in range(subpartitions)]
+        self._short: dict[int, SortBuffer] = {}
+        """By target: a subpartition, or all."""
 
     @staticmethod
     def fits(subpartitions: int, options: FileOptions) -> bool:
@@ -65,6 +66,7 @@ class BlockWriter:
         """Add what one split gives each subpartition. Errors as of `write`."""
         self._check(split.source, *((split.numbers.min(), split.numbers.max()) if len(split) else (0, 0)))
         with self._given_up_where_it_fails():
+            self._append_short((BROADCAST,))
             for subpartition, batch in split:
                 self._add(subpartition, batch)
             self._sink.give()
@@ -73,21 +75,21 @@ class BlockWriter:
         """Add a batch to all subpartitions. Errors as of `write`."""
         self._check(batch, 0, 0)
         with self._given_up_where_it_fails():
-            self._append_short()
-            self._append(BROADCAST if self._subpartitions > 1 else 0, batch)
+            self._append_short(range(self._subpartitions))
+            self._add(BROADCAST, batch)
             self._sink.give()
 
     def finish(self) -> tuple[EndOfPartition, ...]:
         """Give out what is held; returns what each subpartition holds. ValueError if it is over."""
         self._check_open()
         with self._given_up_where_it_fails():
-            self._append_short()
+            self._append_short(tuple(self._short))
             self._sink.end()
         return self._sink.finish()
 
     def abort(self) -> None:
         """Give out no more; idempotent."""
-        self._short = []
+        self._short = {}
         self._sink.abort()
 
     def _check_open(self) -> None:
@@ -108,26 +110,26 @@ class BlockWriter:
             self.abort()
             raise
 
-    def _add(self, subpartition: int, batch: pa.RecordBatch) -> None:
-        nbytes, short = self._payloads.size(batch), self._short[subpartition]
+    def _add(self, target: int, batch: pa.RecordBatch) -> None:
+        nbytes = self._payloads.size(batch)
         if nbytes < _SHORT:
+            short = self._short.setdefault(target, SortBuffer(MESSAGE_BYTES))
             if not short.fits(nbytes, is_broadcast=False):
-                self._append_held(subpartition)
-            short.add(self._plain.decode(self._plain.encode(batch)), nbytes, subpartition, is_broadcast=False)
+                self._append_short((target,))
+            short.add(self._plain.decode(self._plain.encode(batch)), nbytes, target, is_broadcast=False)
             return
-        self._append_held(subpartition)
+        self._append_short((target,))
         most = max(1, batch.num_rows * _LONG // max(nbytes, _LONG))
         for begin in range(0, batch.num_rows, most):
-            self._append(subpartition, batch.slice(begin, most))
+            self._append(target, batch.slice(begin, most))
 
-    def _append_short(self) -> None:
-        for subpartition in range(len(self._short)):
-            self._append_held(subpartition)
-
-    def _append_held(self, subpartition: int) -> None:
-        for _, held in self._short[subpartition].take():
-            for batch in joined(held, MESSAGE_BYTES):
-                self._append(subpartition, batch)
+    def _append_short(self, targets: Iterable[int]) -> None:
+        """Append the short batches that these have, joined."""
+        for target in targets:
+            if (short := self._short.get(target)) is not None:
+                for _, held in short.take():
+                    for batch in joined(held, MESSAGE_BYTES):
+                        self._append(target, batch)
 
     def _append(self, target: int, batch: pa.RecordBatch) -> None:
         self._sink.append(target, batch.num_rows, memoryview(self._payloads.encode(batch)))
