@@ -21,6 +21,7 @@ import client_scripts
 from effort import THOROUGH
 from external_process import ExternalProcess
 from penstock import client
+from penstock.connection.sockets import KEEPALIVE
 from remote_cluster import RemoteCluster
 from slow_disks import slow_disk
 
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.processes
 SCHEMA = pa.schema([("id", pa.int64())])
 ROWS = 1 << 18
 PAUSE = 20.0 if THOROUGH else 1.0
+GIVEN_UP = dict(KEEPALIVE)["TCP_USER_TIMEOUT"] / 1000
+"""Seconds after which the system closes a connection whose peer takes nothing."""
 
 
 @dataclass
@@ -87,6 +90,7 @@ def test_a_client_that_stands_still_holds_up_nobody(service: Service, phase: str
             paced.send_signal(signal.SIGSTOP)
             end = time.monotonic() + PAUSE
             service.round_trip()
+            assert time.monotonic() < end + GIVEN_UP / 2, "others have waited until the system has given it up"
             while time.monotonic() < end:
                 service.round_trip()
             paced.send_signal(signal.SIGCONT)

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.processes
 
 SECRET = "the cluster's secret"
 
+_IMPATIENT = {"spark.penstock.ess.retryTimeout": "4s", "spark.penstock.ess.requestTimeout": "3s"}
+"""A host that is lost is asked again for so long, by readers and by the master, and nothing else happens then."""
+
 
 @pytest.fixture(scope="module", params=["none", SEGMENTS] if THOROUGH else ["none"])
 def cipher(request: pytest.FixtureRequest) -> str:
@@ -42,7 +45,7 @@ def ess(cipher: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EssPr
 @pytest.fixture(scope="module")
 def application(ess: EssProcess, cipher: str) -> Iterator[EssHarness]:
     """The application of the suite; it leaves no file."""
-    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.cipher": cipher}
+    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.cipher": cipher, **_IMPATIENT}
     harness = EssHarness(ess, "app-20260101-0001", conf)
     yield harness
     harness.close()

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker's memory for readers: one place in the line for each, and bytes in the order of coming.
 
-Streams and the budget are the real ones; the disk answers when the test says so.
+Streams and the memory are the real ones; the disk answers when the test says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.connection.protection import Protection
 from penstock.errors import ForeignError, PartitionReleasedError
 from penstock.remote import messages as ask
 from penstock.remote.blocks import BLOCK_BYTES, BlockHead
-from penstock.remote.holdings import ReadBudget, WorkerHoldings
+from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.peers import ServiceAccess
+from penstock.remote.read_memory import ReadMemory
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import PAIR, BulkFrame
 
@@ -70,31 +74,120 @@ def holdings_with_blocks(disk: Any) -> WorkerHoldings:
     return holdings
 
 
+def nobody() -> None:
+    """The test looks at who waits in the line."""
+
+
 def test_who_waits_is_served_in_the_order_of_coming() -> None:
     """A small read does not overtake a large one, and freed bytes wake as many as they are enough for."""
-    budget, served = ReadBudget(CAP), list[str]()
-    assert budget.take("first", CAP, lambda: None)
+    memory, served = ReadMemory(CAP, 0), list[str]()
+    assert memory.take("first", CAP, nobody, 0.0)
     for name, nbytes in (("large", CAP), ("small", 10), ("left", 10), ("last", 20)):
-        assert not budget.take(name, nbytes, lambda name=name: served.append(name))  # type: ignore[misc]
-    budget.give(100)
+        assert not memory.take(name, nbytes, lambda name=name: served.append(name), 0.0)  # type: ignore[misc]
+    memory.give("first", 100, 0.0)
     assert served == []
-    budget.leave("left")
-    budget.give(CAP - 100)
+    memory.leave("left", 0.0)
+    memory.give("first", CAP - 100, 0.0)
     assert served == ["large"]
-    budget.give(CAP)
+    memory.give("large", CAP, 0.0)
     assert served == ["large", "small", "last"]
-    budget.give(30)
-    assert budget.used == budget.waiting == 0
+    memory.give("small", 10, 0.0)
+    memory.give("last", 20, 0.0)
+    assert memory.used == memory.waiting == 0
 
 
 def test_who_leaves_the_head_of_the_line_lets_others_go() -> None:
     """The first one wanted more than there was; the second one does not."""
-    budget, served = ReadBudget(CAP), list[str]()
-    assert budget.take("first", 100, lambda: None)
-    assert not budget.take("large", CAP, lambda: served.append("large"))
-    assert not budget.take("small", 10, lambda: served.append("small"))
-    budget.leave("large")
+    memory, served = ReadMemory(CAP, 0), list[str]()
+    assert memory.take("first", 100, nobody, 0.0)
+    assert not memory.take("large", CAP, lambda: served.append("large"), 0.0)
+    assert not memory.take("small", 10, lambda: served.append("small"), 0.0)
+    memory.leave("large", 0.0)
     assert served == ["small"]
+
+
+def test_who_stands_still_keeps_nobody_waiting() -> None:
+    """The bytes of a reader that takes none of them count apart; it gets no more before it has taken some."""
+    memory, served = ReadMemory(CAP, CAP), list[str]()
+    assert memory.take("still", CAP, nobody, 0.0)
+    assert not memory.take("still", CAP, lambda: served.append("still"), 0.0)
+    assert not memory.take("other", CAP, lambda: served.append("other"), 0.5)
+    memory.look(0.9)
+    assert served == []
+    memory.look(1.0)
+    assert served == ["other"], "the one before it in the line stands still"
+    memory.give("other", CAP, 1.1)
+    assert memory.take("other", CAP, nobody, 1.2), "again, without a look"
+    memory.give("other", CAP, 1.3)
+    memory.give("still", CAP, 5.0)
+    assert served == ["other", "still"]
+
+
+class Readers(RuleBasedStateMachine):
+    """Readers that take, give, leave, and stand still, in any order, beside a clock."""
+
+    SIZES = st.integers(1, 10)
+    NAMES = st.integers(0, 5)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = ReadMemory(20, 10)
+        self.now = 0.0
+        self.held = [deque[int]() for _ in range(6)]
+        self.line: dict[int, int] = {}
+
+    @rule(name=NAMES, nbytes=SIZES)
+    def take(self, name: int, nbytes: int) -> None:
+        """A reader that does not wait wants bytes."""
+        if name in self.line:
+            return
+        self.line[name] = nbytes
+        if self.memory.take(name, nbytes, lambda: self.taken(name), self.now):
+            self.taken(name)
+
+    def taken(self, name: int) -> None:
+        """It has them."""
+        self.held[name].append(self.line.pop(name))
+
+    @rule(name=NAMES)
+    def give(self, name: int) -> None:
+        """A reader's first bytes have gone."""
+        if self.held[name]:
+            self.memory.give(name, self.held[name].popleft(), self.now)
+
+    @rule(name=NAMES)
+    def leave(self, name: int) -> None:
+        """A reader wants no more."""
+        self.line.pop(name, None)
+        self.memory.leave(name, self.now)
+
+    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0]))
+    def look(self, seconds: float) -> None:
+        """Time passes, and somebody looks; who has nothing waits for those alone that are before him, and move."""
+        self.now += seconds
+        self.memory.look(self.now)
+        if seconds == 1.0 and any(not self.held[name] for name in self.line):
+            assert self.memory.used > 20, "all that was held stands still, and there is room beside it"
+
+    @invariant()
+    def adds_up(self) -> None:
+        """All is within both limits, and counted."""
+        assert self.memory.used == sum(map(sum, self.held)) <= 30
+        assert self.memory.waiting == len(self.line)
+
+    def teardown(self) -> None:
+        """All that is given back is free."""
+        for name, held in enumerate(self.held):
+            while held:
+                self.give(name)
+            self.leave(name)
+        while any(self.held):
+            for name in range(6):
+                self.give(name)
+        assert self.memory.used == self.memory.waiting == 0
+
+
+TestReaders = Readers.TestCase
 
 
 def test_a_stream_waits_for_memory_once_however_often_credit_comes() -> None:
@@ -103,7 +196,7 @@ def test_a_stream_waits_for_memory_once_however_often_credit_comes() -> None:
     async def run() -> None:
         disk = Disk()
         holdings = holdings_with_blocks(disk)
-        assert holdings.reading.take("test", CAP, lambda: None)
+        assert holdings.reading.take("test", CAP, nobody, 0.0)
         line, other = Line(holdings, 2), Line(holdings, 1)
         await asyncio.sleep(0)
         for _ in range(1000):
@@ -111,7 +204,7 @@ def test_a_stream_waits_for_memory_once_however_often_credit_comes() -> None:
         assert holdings.reading.waiting == 3
         other.session.close()
         assert holdings.reading.waiting == 2
-        holdings.reading.give(CAP)
+        holdings.reading.give("test", CAP, 0.0)
         answered = 0
         for _ in range(200):
             await asyncio.sleep(0)

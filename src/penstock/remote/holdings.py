@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from penstock.errors import StorageError
 from penstock.observe.user_work import UserWork
@@ -15,56 +17,14 @@ from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.merged import MergedDataset, Room
 from penstock.remote.peers import user_of
 from penstock.remote.push_credit import MemoryMarks, PushCredit
+from penstock.remote.read_memory import STANDING_SECONDS, ReadMemory
 from penstock.remote.store import MergedFiles
 from penstock.remote.wire import BulkFrame, PeerLogic
 
 _LOG = logging.getLogger("penstock.remote.worker")
-_READ_SHARE = 4
-"""Of the memory, one part in so many is for readers."""
-
-
-class ReadBudget:
-    """The bytes that are read and not yet sent, of all readers. Pure. None overtakes another."""
-
-    def __init__(self, cap: int) -> None:
-        self._cap = max(cap, LEAST_CREDIT)
-        self.used = 0
-        self._line: dict[object, tuple[int, Callable[[], None]]] = {}
-
-    @property
-    def waiting(self) -> int:
-        """The readers that wait for bytes."""
-        return len(self._line)
-
-    def take(self, reader: object, nbytes: int, taken: Callable[[], None]) -> bool:
-        """Take so many bytes; False if they are taken later, in turn: then `taken` is called."""
-        if self._line or not self._has_room(nbytes):
-            self._line[reader] = nbytes, taken
-            return False
-        self.used += nbytes
-        return True
-
-    def give(self, nbytes: int) -> None:
-        """Give bytes back."""
-        self.used -= nbytes
-        self._serve()
-
-    def leave(self, reader: object) -> None:
-        """A reader waits no more; idempotent."""
-        if self._line.pop(reader, None) is not None:
-            self._serve()
-
-    def _serve(self) -> None:
-        while self._line:
-            reader, (nbytes, taken) = next(iter(self._line.items()))
-            if not self._has_room(nbytes):
-                return
-            del self._line[reader]
-            self.used += nbytes
-            taken()
-
-    def _has_room(self, nbytes: int) -> bool:
-        return not self.used or self.used + nbytes <= self._cap
+_EIGHTHS = 5, 2, 1
+"""Of the memory: for pushes, for readers, and for readers beside those that stand still."""
+_LOOK_SECONDS = STANDING_SECONDS / 4
 
 
 class WorkerFigures:
@@ -82,8 +42,10 @@ class WorkerHoldings:
         self._quotas = quota, user_quota
         self._rooms: dict[str, Room] = {}
         self._users: dict[str, Room] = {}
-        self.credit = PushCredit(MemoryMarks.of(memory * (_READ_SHARE - 1) // _READ_SHARE))
-        self.reading = ReadBudget(memory // _READ_SHARE)
+        pushes, readers, beside = (memory * share // 8 for share in _EIGHTHS)
+        self.credit = PushCredit(MemoryMarks.of(pushes))
+        self.reading = ReadMemory(max(readers, LEAST_CREDIT), max(beside, LEAST_CREDIT))
+        self._look: asyncio.TimerHandle | None = None
         self.memory = BlockMemory()
         self.figures = WorkerFigures()
         self.users = UserWork()
@@ -149,6 +111,16 @@ class WorkerHoldings:
             if not self.store.index.lineage():
                 raise
         self.lineage = self.store.index.lineage()
+
+    def watch_readers(self) -> None:
+        """A reader waits: look who stands still, again and again, until none waits."""
+        if self._look is None and self.reading.waiting:
+            self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_at_readers)
+
+    def _look_at_readers(self) -> None:
+        self._look = None
+        self.reading.look(time.monotonic())
+        self.watch_readers()
 
     def enter(self, number: int, logic: PeerLogic) -> None:
         """A connection is there that may push."""

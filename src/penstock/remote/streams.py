@@ -2,8 +2,8 @@
 """A worker's side of a connection that reads: streams of blocks, each within its reader's credit.
 
 Rules: at most `_AHEAD` reads of a stream are under way or wait for the connection, none larger than `RUN_BYTES` or
-one block, and all of the worker's within its budget, first come first served. So neither a slow reader nor many of
-them take more memory than the worker has for reading.
+one block, and all of the worker's within its memory for readers, first come first served. So neither a slow reader
+nor many of them take more than the worker has for reading, and who stands still holds up nobody (`read_memory`).
 """
 
 from __future__ import annotations
@@ -102,18 +102,19 @@ class ReadSession:
         if stream is not None:
             stream.next = None
             stream.is_waiting = False
-            self._holdings.reading.leave(stream)
+            self._holdings.reading.leave(stream, time.monotonic())
 
     def _pump(self, stream: _BlockStream) -> None:
         """Begin the reads that credit and memory allow."""
         while stream.next is not None and stream.under_way < _AHEAD and not stream.is_waiting:
-            size = _size(stream.next)
+            size, now = _size(stream.next), time.monotonic()
             if stream.credit < size:
                 return
-            if self._holdings.reading.take(stream, size, functools.partial(self._taken, stream)):
+            if self._holdings.reading.take(stream, size, functools.partial(self._taken, stream), now):
                 self._begin(stream, stream.next, size)
             else:
-                stream.is_waiting, stream.since = True, time.monotonic()
+                stream.is_waiting, stream.since = True, now
+                self._holdings.watch_readers()
 
     def _taken(self, stream: _BlockStream) -> None:
         """Memory for the next read has become free."""
@@ -140,7 +141,7 @@ class ReadSession:
             try:
                 await self._holdings.store.read(run, data)
             except (PenstockError, OSError) as error:
-                self._give_back(size, data)
+                self._give_back(stream, size, data)
                 self._break(stream, error)
                 break
             self._holdings.figures.read += size
@@ -152,21 +153,21 @@ class ReadSession:
             )
         stream.task = None
         while stream.queue:
-            self._holdings.reading.give(_size(stream.queue.popleft()))
+            self._holdings.reading.give(stream, _size(stream.queue.popleft()), time.monotonic())
         if stream.next is None and not stream.under_way:
             self._end(stream.number)
 
     def _sent(self, stream: _BlockStream, size: int, data: memoryview) -> None:
         stream.under_way -= 1
-        self._give_back(size, data)
+        self._give_back(stream, size, data)
         if stream.next is None and not stream.under_way and stream.task is None:
             self._end(stream.number)
         else:
             self._pump(stream)
 
-    def _give_back(self, size: int, data: memoryview) -> None:
+    def _give_back(self, stream: _BlockStream, size: int, data: memoryview) -> None:
         self._holdings.memory.give(data)
-        self._holdings.reading.give(size)
+        self._holdings.reading.give(stream, size, time.monotonic())
 
     def _break(self, stream: _BlockStream, error: Exception) -> None:
         if self._streams.get(stream.number) is stream:
