@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.record.layout import int64_array, take
-from penstock.record.row_sizes import RowSizes, bounded
+from penstock.record.row_sizes import BatchBytes, RowSizes, bounded
 
 COLUMNS = {
     "integers": pa.array([1, None, 3]),
@@ -49,3 +49,14 @@ def test_rows_that_are_taken_together() -> None:
     """As many as have room, at least one, and each once."""
     assert list(bounded(np.array([1, 2, 3, 100, 1, 1]), 5)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
     assert list(bounded(np.zeros(0, np.int64), 5)) == []
+
+
+@pytest.mark.parametrize("name", list(COLUMNS))
+def test_bytes_of_a_batch_are_arrows_but_for_null_flags(name: str) -> None:
+    """Of a fixed width they are computed, else asked for; of all batches of a schema."""
+    bytes_of = BatchBytes()
+    for times in (8, 80):
+        column = pa.concat_arrays([COLUMNS[name]] * times)
+        batch = pa.record_batch([column, column], names=["a", "b"])
+        flags = 2 * -(-len(batch) // 8)
+        assert batch.nbytes - flags <= bytes_of(batch) <= batch.nbytes

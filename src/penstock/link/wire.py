@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -124,7 +125,8 @@ def _fixed(inner: list[_Form], make: Callable[[Any], Any], names: list[str] | No
     def read(plain: Any) -> Any:
         return make(tuple(form.read(each) for form, each in zip(inner, _listed(plain), strict=True)))
 
-    return _Form(write, read)
+    is_plain = names is not None and len(names) > 1 and all(form.write is _same for form in inner)
+    return _Form(operator.attrgetter(*names) if names and is_plain else write, read)
 
 
 def _dictionary(key: Any, value: _Form) -> _Form:

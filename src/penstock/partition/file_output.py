@@ -104,13 +104,13 @@ class FileOutput:
 
     def write(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
         """Write these bytes there. PenstockError, with the file removed, when they can't be stored."""
-        left = [memoryview(part) for part in parts if len(part)]
+        left = parts
         size = sum(map(len, left))
         if size > self._unseen:
             self.ensure_room(size)
         self._unseen -= size
         patience = Patience()
-        while left:
+        while size:
             began = time.perf_counter()
             try:
                 written = os.pwritev(self._fd, left[:_PARTS], offset)
@@ -123,7 +123,8 @@ class FileOutput:
             self.writes += 1
             offset += written
             self.size = max(self.size, offset)
-            left = cut(left, written)[1]
+            size -= written
+            left = cut([memoryview(part) for part in left], written)[1] if size else []
 
     def ensure_room(self, size: int) -> None:
         """Look whether so many bytes may be appended and the reserve is kept; PenstockError, file removed, if not."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 
@@ -38,6 +40,12 @@ PLACE = struct.Struct("<QQQ")
 """Of a subpartition: where its list begins, its extents, the list's checksum."""
 FOOTER = struct.Struct("<QQ")
 """The place where the subpartitions' places begin, and their checksum."""
+
+# A range of a thousand subpartitions has as many pieces: they are made without a line of Python for each.
+_IN_ORDER = itemgetter(0, 2, 1, 3)
+"""An entry in the order of an `Extent`."""
+_EXTENT = partial(tuple.__new__, Extent)
+_PIECE = partial(tuple.__new__, StoredPiece)
 
 
 class ExtentLists:
@@ -155,13 +163,13 @@ class Index:
         """The pieces of a range; see `read_index`."""
         places = self._checked(self._begin, self._end, self._checksum, "places")
         wanted = list(PLACE.iter_unpack(places[PLACE.size * first : PLACE.size * (first + count)]))
-        extents = []
+        extents: list[Extent] = []
         for number, (found, digest) in enumerate(self._lists(wanted), first):
             self._check(found, digest, f"list of subpartition {number}")
-            extents += [Extent(at, offset, length, sum_) for at, length, offset, sum_ in ENTRY.iter_unpack(found)]
+            extents += map(_EXTENT, map(_IN_ORDER, ENTRY.iter_unpack(found)))
         if self._header.is_whole and count > 1:
             extents.sort(key=itemgetter(0, 1))  # a subpartition's own extents are in this order anyway
-        return [StoredPiece(extent) for extent in extents]
+        return list(map(_PIECE, zip(extents, repeat(0), strict=False)))
 
     def _lists(self, places: list[tuple[int, int, int]]) -> Iterator[tuple[memoryview, int]]:
         """The lists at these places, each with its checksum; those that lie one after the other are read at once."""

@@ -11,6 +11,7 @@ is read while it is written.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,6 +51,7 @@ class _OneFile:
 
     def __init__(self, files: WholeFiles) -> None:
         self._files = files
+        self.append = partial(files.append, 0)
 
     @property
     def is_open(self) -> bool:
@@ -57,9 +59,6 @@ class _OneFile:
 
     def begin(self, nbytes: int) -> None:
         self._files[0].file.ensure_room(nbytes)
-
-    def append(self, target: int, rows: int, payload: memoryview) -> None:
-        self._files.append(0, target, rows, payload)
 
     def end(self) -> None:
         self._files[0].flush()

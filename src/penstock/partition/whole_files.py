@@ -167,8 +167,9 @@ class WholeFiles:
             raise
         for each in self._files:
             each.file.keep()
+        ends = [each.end_of_partition() for each in self._each]
         to_all = self._all.end_of_partition()
-        return tuple(sum_of((each.end_of_partition(), to_all)) for each in self._each)
+        return tuple([sum_of((each, to_all)) for each in ends] if to_all.rows or to_all.bytes else ends)
 
     def abort(self) -> None:
         """Give up: all files go; idempotent, and without effect after `finish`."""

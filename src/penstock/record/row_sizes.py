@@ -23,6 +23,25 @@ MOST_ROWS = 1 << 20
 Bytes = npt.NDArray[np.int64]
 
 
+class BatchBytes:
+    """The bytes of batches of one schema, without null flags where every column has a fixed width: for counts.
+
+    Arrow's own `nbytes` takes 6 us, as long as much else that is done with a small batch.
+    """
+
+    __slots__ = ("_row_bits",)
+
+    def __init__(self) -> None:
+        self._row_bits: int | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> int:
+        """The bytes of a batch, whose schema is the first one's."""
+        if self._row_bits is None:
+            kinds = batch.schema.types
+            self._row_bits = sum(kind.bit_width for kind in kinds) if all(map(pt.is_primitive, kinds)) else 0
+        return int(batch.num_rows * self._row_bits // 8 if self._row_bits else batch.nbytes)
+
+
 class RowSizes:
     """The bytes of some rows: those that all have, and those that each has beside."""
 

@@ -25,6 +25,7 @@ from penstock.errors import NotWantedError, PlanError
 from penstock.graph import RESULT_EDGE, JobGraph, JobVertex, TaskDeployment
 from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.record import RecordWriter
+from penstock.record.row_sizes import BatchBytes
 from penstock.settings import Settings
 from penstock.shuffle import InputGate, MetricGroup, OwnerContext, PartitionEnd, ShuffleEnvironment
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, SERVICE_GROUP, WRITING
@@ -123,6 +124,7 @@ class _Task:
         self._writers: list[RecordWriter | SummaryWriter] = []
         self._gates: list[InputGate] = []
         self._input = TaskInput((), control)
+        self._bytes_of = BatchBytes()
         self._counts = dict.fromkeys(("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out"), 0)
         self._times = OperatorClock(WRITING)
         self._process = os.getpid()
@@ -180,8 +182,10 @@ class _Task:
         chain = [timed(READING, blame.input(self._counted(side))) for side in inputs]
         if combine is not None:
             chain.append(timed(combine.name, blame.combine(combine, tuple(chain), place)))
-        for operator in operators:
-            chain.append(timed(operator.name, blame.operator(operator, self._breathing(chain[-1]), place)))
+        for number, operator in enumerate(operators):
+            is_first = combine is None and not number
+            given = chain[-1] if is_first else self._breathing(chain[-1])
+            chain.append(timed(operator.name, blame.operator(operator, given, place)))
         try:
             for batch in chain[-1]:
                 self._write(batch)
@@ -247,10 +251,10 @@ class _Task:
         return seconds
 
     def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counts = self._counts
+        counts, bytes_of = self._counts, BatchBytes()
         for batch in batches:
             counts["rows_in"] += batch.num_rows
-            counts["bytes_in"] += batch.nbytes
+            counts["bytes_in"] += bytes_of(batch)
             counts["batches_in"] += 1
             self._breathe()
             yield batch
@@ -265,7 +269,7 @@ class _Task:
         self._breathe()
         counts = self._counts
         counts["rows_out"] += batch.num_rows
-        counts["bytes_out"] += batch.nbytes
+        counts["bytes_out"] += self._bytes_of(batch)
         counts["batches_out"] += 1
         for writer in self._writers:
             writer.write(batch)
