@@ -42,6 +42,7 @@ _KEPT_PROCESSES = re.compile(
 _ONCE = re.compile(r"^(/dev/u?random|/dev/null|anon_inode:\[(eventpoll|eventfd)\]|/sys/|/proc/|.*\.(so|jar|pyc?)\b)")
 """Random devices, null, and uvloop's pollers are opened on first use and kept; code files likewise."""
 _MARKED = re.compile(rb"(?:^|\0)" + MARK.encode() + rb"=([^\0]*)")
+_SOCKET = " -> socket:"
 _INODE = re.compile(r"^(socket|pipe):\[\d+\]$")
 
 
@@ -139,30 +140,38 @@ def _target(descriptor: str) -> str:
 
 
 def leaks_since(before: Holdings) -> list[str]:
-    """The things that stay after garbage was collected and the grace has passed."""
+    """The things that stay after garbage was collected and the grace has passed, but for connections with the JVM."""
     leaks = Holdings.now().leaks_since(before)
     end = time.monotonic() + GRACE_SECONDS
     pause, seconds = threading.Event(), 0.01
-    while leaks and time.monotonic() < end:
+    while leaks and (leaks := _but_with_java(leaks)) and time.monotonic() < end:
         gc.collect()
         pause.wait(seconds)
-        seconds = min(2 * seconds, 0.25)
+        seconds = min(2 * seconds, 1.0)
         leaks = Holdings.now().leaks_since(before)
-    return described(leaks) if leaks else leaks
+    return described(leaks)
 
 
 def described(leaks: list[str]) -> list[str]:
-    """Leave out connections with the JVM; say of other sockets what they connect, and which object has them."""
-    own = {f"file descriptor {item.fd} -> socket": item for item in psutil.Process().net_connections("inet")}
-    ends = _ends_of_java()
+    """Say of sockets what they connect, and which object has them."""
     found = []
     for leak in leaks:
-        name, is_socket, _ = leak.partition(" -> socket:")
-        connection = own.get(f"{name} -> socket")
-        if connection is not None and _address(connection.raddr) in ends:
-            continue
+        name, is_socket, _ = leak.partition(_SOCKET)
         found.append(f"{leak} ({_of_socket(int(name.rpartition(' ')[2]))})" if is_socket else leak)
     return found
+
+
+def _but_with_java(leaks: list[str]) -> list[str]:
+    if not any(_SOCKET in leak for leak in leaks):
+        return leaks
+    own = {f"file descriptor {item.fd}": item for item in psutil.Process().net_connections("inet")}
+    ends = _ends_of_java()
+
+    def is_with_java(leak: str) -> bool:
+        connection = own.get(leak.partition(_SOCKET)[0])
+        return connection is not None and _address(connection.raddr) in ends
+
+    return [leak for leak in leaks if not is_with_java(leak)]
 
 
 def _of_socket(number: int) -> str:

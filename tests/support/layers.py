@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of the suite: their order, how they are dealt out to several pytest processes, and what each took.
 
-Cheap answers come first: tests without a mark, then the sample of Spark (mark `sample`), then those with processes,
-then the rest of Spark's. A test's layer is its dearest mark.
+Cheap answers come first: tests without a mark, then the sample of Spark (mark `sample`). Those with processes, which
+wait for most of their time, and the rest of Spark's, which keep a processor busy, come beside each other then. A
+test's layer is its dearest mark.
 
 On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
 share what is dear to start. So do the files of a folder inside a room's, and those of `TOGETHER`: they are dealt out
@@ -17,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -78,14 +79,31 @@ def _rooms(folder: str) -> list[str]:
 
 
 def in_order(items: list[pytest.Item]) -> None:
-    """Sort tests by layer; within one the files of `LONG` come first, then the others, by the alphabet."""
+    """Sort tests by layer; within one the files of `LONG` come first, then the others, by the alphabet.
 
-    def place(item: pytest.Item) -> tuple[int, bool, tuple[str, ...]]:
-        file = item.nodeid.partition("::")[0]
-        layer = layer_of([mark.name for mark in item.iter_markers()])
-        return LAYERS[layer], not file.startswith(LONG), PurePosixPath(file).parts
+    Files of the last two layers take turns, so that both come to their ends together.
+    """
+    places = {item: _place(item) for item in items}
+    files: dict[int, list[_Place]] = defaultdict(list)
+    for each in sorted(set(places.values())):
+        files[each.layer].append(each)
+    turns = {each: number / len(those) for those in files.values() for number, each in enumerate(those)}
+    last = LAYERS["processes"]
+    items.sort(key=lambda item: (min(places[item].layer, last), turns[places[item]], places[item]))
 
-    items.sort(key=place)
+
+class _Place(NamedTuple):
+    """The place of a test's file."""
+
+    layer: int
+    is_short: bool
+    file: tuple[str, ...]
+
+
+def _place(item: pytest.Item) -> _Place:
+    file = item.nodeid.partition("::")[0]
+    layer = layer_of([mark.name for mark in item.iter_markers()])
+    return _Place(LAYERS[layer], not file.startswith(LONG), PurePosixPath(file).parts)
 
 
 def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
