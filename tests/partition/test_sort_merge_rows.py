@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sort-merge against a list in memory: any schema, any writes and broadcasts, any buffer, any range."""
+"""A partition of one file against a list in memory: any schema, any writes and broadcasts, any buffer, any range."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.partition.extent_writer import ExtentWriter
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
@@ -78,6 +79,7 @@ class Case:
     subpartitions: int
     steps: tuple[tuple[int, int], ...]
     options: FileOptions
+    writer: type[SortMergeWriter | ExtentWriter]
     seed: int
 
 
@@ -91,6 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
         subpartitions,
         tuple(draw(st.lists(steps, max_size=30))),
         FileOptions(draw(st.sampled_from(["none", "lz4", "zstd"])), draw(st.sampled_from([1, 3000, 1 << 20]))),
+        draw(st.sampled_from([SortMergeWriter, ExtentWriter])),
         draw(st.integers(0, 1 << 20)),
     )
 
@@ -103,7 +106,8 @@ def test_any_range_gives_its_rows_in_the_order_of_writing(case: Case, ranges: li
     schema = pa.schema([pa.field(name, TYPES[name]) for name in case.types])
     expected: list[list[dict[str, Any]]] = [[] for _ in range(case.subpartitions)]
     with tempfile.TemporaryDirectory() as folder:
-        with SortMergeWriter(Path(folder), schema, ID, case.subpartitions, case.options) as writer:
+        writer = case.writer(Path(folder), schema, ID, case.subpartitions, case.options)
+        try:
             for subpartition, rows in case.steps:
                 batch = make_batch(schema, rows, rng)
                 if subpartition < 0:
@@ -116,6 +120,8 @@ def test_any_range_gives_its_rows_in_the_order_of_writing(case: Case, ranges: li
                 for each in range(case.subpartitions) if subpartition < 0 else [subpartition]:
                     expected[each] += batch.to_pylist()
             ends = writer.finish()
+        finally:
+            writer.abort()
         for number, rows_of_it in enumerate(expected):
             found = Range(Path(folder), FileOrigin(ID), schema, number)
             assert _rows(found) == rows_of_it

@@ -36,8 +36,8 @@ from penstock.shuffle import EndOfPartition
 from penstock.shuffle.splits import Split
 
 
-class RegionSink(Protocol):
-    """The place that regions are given to: a file, or a connection."""
+class MessageSink(Protocol):
+    """The place that messages are given to: a file, or a connection."""
 
     @property
     def is_open(self) -> bool:
@@ -49,8 +49,11 @@ class RegionSink(Protocol):
     def append(self, target: int, rows: int, payload: memoryview) -> None:
         """The payload of a batch for a subpartition, or for all (`BROADCAST`); ascending in a region."""
 
+    def give(self) -> None:
+        """The messages so far may go, as far as they fill something."""
+
     def end(self) -> None:
-        """The region is complete."""
+        """The region is complete: all may go."""
 
     def finish(self) -> tuple[EndOfPartition, ...]:
         """No region follows; what each subpartition holds."""
@@ -63,7 +66,7 @@ class RegionWriter:
     """Writes one partition. Life: any number of `write` and `broadcast`, then `finish`, or `abort`."""
 
     def __init__(
-        self, sink: RegionSink, name: str, schema: pa.Schema, subpartitions: int, options: FileOptions
+        self, sink: MessageSink, name: str, schema: pa.Schema, subpartitions: int, options: FileOptions
     ) -> None:
         self.subpartitions = subpartitions
         self._sink = sink

@@ -47,7 +47,7 @@ class SortMergeWriter(RegionWriter):
 
 
 class _OneFile:
-    """A `RegionSink` of one data file."""
+    """A `MessageSink` of one data file."""
 
     def __init__(self, files: WholeFiles) -> None:
         self._files = files
@@ -59,6 +59,9 @@ class _OneFile:
 
     def begin(self, nbytes: int) -> None:
         self._files[0].file.ensure_room(nbytes)
+
+    def give(self) -> None:
+        """A file takes what is long by itself."""
 
     def end(self) -> None:
         self._files[0].flush()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a partition that the host service keeps: the task writes into files that the service has made.
 
-Rules: the files are a sort-merge partition's. The service grants room before it is used, in large steps, so a quota
-and a disk's reserve hold for all writers together. A partition is the service's when its commit is answered; before
-that the end of the connection gives it up.
+Rules: the files are one for all rows, and an index. The service grants room before it is used, in large steps, so a
+quota and a disk's reserve hold for all writers together. A partition is the service's when its commit is answered;
+before that the end of the connection gives it up.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.errors import PenstockError, StorageError
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import BeginPartition, BegunPartition, CommitPartition, GiveUpPartition, GrowPartition
+from penstock.partition.extent_writer import ExtentWriter, one_file_writer
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
@@ -37,7 +38,7 @@ class ExternalFiles(RowStore):
         self._begun = BegunPartition(0, 0)
         self._room = 0
         self._lent: tuple[int, ...] = ()
-        self._files: SortMergeWriter | None = None
+        self._files: ExtentWriter | SortMergeWriter | None = None
         self._partition = descriptor.shuffle.partition
 
     @property
@@ -54,14 +55,14 @@ class ExternalFiles(RowStore):
         self._lent = tuple(lent)
         self._room = self._begun.room
 
-    def open(self) -> SortMergeWriter:
+    def open(self) -> ExtentWriter | SortMergeWriter:
         """Begin one file for all subpartitions."""
         blocking = self._settings.blocking
         opened = dict(zip((data_name(DATA), INDEX_NAME), self._lent, strict=True))
         options = FileOptions(blocking.compression, blocking.sort_buffer, self._asking().introduced.reserve, opened)
         folder = Path(f"the host service's partition {self._begun.number}")
         count, schema = self._descriptor.partition.subpartitions, self._descriptor.schema
-        self._files = SortMergeWriter(folder, schema, self._partition, count, options)
+        self._files = one_file_writer(folder, schema, self._partition, count, options)
         return self._files
 
     def written(self) -> None:

@@ -37,7 +37,7 @@ class _OpenBlock:
 
 
 class BlockSink:
-    """A `RegionSink` that gives out blocks."""
+    """A `MessageSink` that gives out blocks."""
 
     def __init__(
         self, writer: int, subpartitions: int, give: Callable[[list[PushedBlock]], None], *, is_broadcast: bool

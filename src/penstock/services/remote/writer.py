@@ -10,12 +10,12 @@ from __future__ import annotations
 import concurrent.futures
 import secrets
 
+from penstock.partition.arrival_writer import ArrivalWriter
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_writer import RegionWriter
 from penstock.plugin.writer import RowStore
 from penstock.remote import messages as ask
 from penstock.services.remote.block_sink import BlockSink
-from penstock.services.remote.block_writer import BlockWriter
 from penstock.services.remote.client import RemoteClient
 from penstock.services.remote.push_queue import PushedBlock
 from penstock.services.remote.pusher import Pusher
@@ -39,7 +39,7 @@ class PushedRows(RowStore):
         partition, wanted = descriptor.shuffle.partition, descriptor.partition
         self._sink = BlockSink(number, wanted.subpartitions, self._give, is_broadcast=wanted.broadcast)
         options = FileOptions(settings.compression, settings.sort_buffer)
-        form = BlockWriter if BlockWriter.fits(wanted.subpartitions, options) else RegionWriter
+        form = ArrivalWriter if ArrivalWriter.fits(wanted.subpartitions, options) else RegionWriter
         self._rows = form(self._sink, f"partition {partition}", descriptor.schema, wanted.subpartitions, options)
         self._most = settings.sort_buffer // 2
         self._begun = ask.StartPartition(partition, host.environment, number)
@@ -61,7 +61,7 @@ class PushedRows(RowStore):
         """Tell the manager, which says where the rows go; StorageError, ControlError where nobody takes them."""
         self._pusher = self._client.call(self._client.pusher(self._begun, self._host.waker()), self._host)
 
-    def open(self) -> BlockWriter | RegionWriter:
+    def open(self) -> ArrivalWriter | RegionWriter:
         """Begin to cut blocks, or to sort."""
         return self._rows
 

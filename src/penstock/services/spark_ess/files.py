@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import StorageError
+from penstock.partition.extent_writer import one_file_writer
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_header import partition_in
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FULL, FileOptions
 from penstock.partition.index import index_in
-from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.services.spark_ess.manifest import offsets, packed, service_index
 from penstock.services.spark_ess.places import (
     FILE_MODE,
@@ -74,7 +74,7 @@ class PartitionFiles:
             self._folder, self._lock = _locked(Path(home))
             schema, partition = wanted.schema, wanted.partition
             try:
-                self.writer = SortMergeWriter(self._folder, schema, partition, wanted.subpartitions, options)
+                self.writer = one_file_writer(self._folder, schema, partition, wanted.subpartitions, options)
             except BaseException:
                 self._clear()
                 raise

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from penstock.errors import NoStorageError, StorageError
+from penstock.partition.extent_writer import ExtentWriter
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.plugin.writer import RowStore
@@ -40,7 +41,7 @@ class EssFiles(RowStore):
         self._folders = self._registered()
         make_folders(self._folders)
 
-    def open(self) -> SortMergeWriter:
+    def open(self) -> ExtentWriter | SortMergeWriter:
         """Begin one file for all subpartitions."""
         settings = self._settings.blocking
         count, schema = self._descriptor.partition.subpartitions, self._descriptor.schema

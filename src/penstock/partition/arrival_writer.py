@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the rows of few subpartitions to blocks as they come, in no region: nothing is ordered.
+"""Gives the rows of few subpartitions to a sink as they come, in no region: nothing is ordered.
 
-Rules: the rows of a split for a subpartition are a message, which goes to the block that its file has open. Long ones
-become several messages. Short ones are copied, and joined until they are long: a message has a head, and a reader has
-work with each. So held are a block and a message's bytes for each subpartition, and the blocks that are not pushed
-yet. It is used as a `RegionWriter` is.
+Rules: the rows of a split for a subpartition are a message, which the sink puts beside others of the same one. Long
+ones become several messages. Short ones are copied, and joined until they are long: a message has a head, and a
+reader has work with each. So held are, for each subpartition, the bytes of a message and what the sink has open. It
+is used as a `RegionWriter` is.
 
-When not to use it: many subpartitions. Their open blocks would need more memory than a region.
+When not to use it: many subpartitions. Open extents would need more memory than a region.
 """
 
 from __future__ import annotations
@@ -17,37 +17,36 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from penstock.buffer.arrow import PayloadFormat
-from penstock.partition.extents import BROADCAST
+from penstock.partition.extents import BROADCAST, EXTENT_BYTES
 from penstock.partition.file_output import FileOptions
+from penstock.partition.region_writer import MessageSink
 from penstock.partition.row_checks import check_numbers, check_schema
 from penstock.partition.sort_buffer import BLOCK_BYTES as MESSAGE_BYTES
 from penstock.partition.sort_buffer import SortBuffer, joined
-from penstock.remote.blocks import BLOCK_BYTES
-from penstock.services.remote.block_sink import BlockSink
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.splits import Split
 
 _SHORT = 32 << 10
 """Bytes; rows with fewer are joined."""
 _LONG = 4 * MESSAGE_BYTES
-"""Bytes; rows with more are cut: a message should fit a block."""
+"""Bytes; rows with more are cut: a message should fit an extent, or a block."""
 
 
-class BlockWriter:
+class ArrivalWriter:
     """Writes one partition. Life: any number of writes, then `finish`, or `abort`."""
 
     holds_batches = False
     """No: rows are encoded, or copied, as they are written."""
 
     def __init__(
-        self, sink: BlockSink, name: str, schema: pa.Schema, subpartitions: int, options: FileOptions
+        self, sink: MessageSink, name: str, schema: pa.Schema, subpartitions: int, options: FileOptions
     ) -> None:
         self.gather_bytes = min(options.sort_buffer, subpartitions * MESSAGE_BYTES)
         """The number of bytes that are best split at once: so each subpartition gets long messages."""
         self._sink = sink
         self._name = name
         self._schema = schema
-        self._subpartitions = subpartitions
+        self.subpartitions = subpartitions
         self._payloads = PayloadFormat(schema, options.compression)
         self._plain = PayloadFormat(schema)
         self._short: dict[int, SortBuffer] = {}
@@ -55,8 +54,8 @@ class BlockWriter:
 
     @staticmethod
     def fits(subpartitions: int, options: FileOptions) -> bool:
-        """Tell whether so many open blocks take no more than half the memory of a region."""
-        return 2 * subpartitions * BLOCK_BYTES <= options.sort_buffer
+        """Tell whether what is open of so many takes no more than half the memory of a region."""
+        return 2 * subpartitions * EXTENT_BYTES <= options.sort_buffer
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Add a batch to one subpartition. ValueError for one of another schema, or a number that is none."""
@@ -75,7 +74,7 @@ class BlockWriter:
         """Add a batch to all subpartitions. Errors as of `write`."""
         self._check(batch, 0, 0)
         with self._given_up_where_it_fails():
-            self._append_short(range(self._subpartitions))
+            self._append_short(range(self.subpartitions))
             self._add(BROADCAST, batch)
             self._sink.give()
 
@@ -98,7 +97,7 @@ class BlockWriter:
 
     def _check(self, batch: pa.RecordBatch, lowest: int, highest: int) -> None:
         self._check_open()
-        check_numbers(lowest, highest, self._subpartitions, self._name)
+        check_numbers(lowest, highest, self.subpartitions, self._name)
         check_schema(batch, self._schema, self._name)
 
     @contextmanager

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from penstock.buffer.arrow import PayloadFormat
+from penstock.partition.arrival_writer import ArrivalWriter
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_writer import RegionWriter
 from penstock.record.codec import BatchCodec
@@ -20,7 +21,6 @@ from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.remote.blocks import BLOCK_BYTES, read_blocks
 from penstock.services.remote.block_sink import BlockSink
-from penstock.services.remote.block_writer import BlockWriter
 from penstock.services.remote.push_queue import PushedBlock
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.splits import Split
@@ -71,9 +71,9 @@ def rows_of(kind: str, blocks: list[PushedBlock], ends: tuple[EndOfPartition, ..
     st.lists(st.lists(st.sampled_from([0, 1, 7, 4000]), min_size=1, max_size=SUBPARTITIONS), max_size=12),
 )
 @settings(max_examples=examples(60), deadline=None)
-@pytest.mark.parametrize("form", [BlockWriter, RegionWriter])
+@pytest.mark.parametrize("form", [ArrivalWriter, RegionWriter])
 def test_each_subpartition_gets_its_rows_in_order(
-    form: type[BlockWriter | RegionWriter], kind: str, steps: list[list[int]]
+    form: type[ArrivalWriter | RegionWriter], kind: str, steps: list[list[int]]
 ) -> None:
     """Splits and batches for all take turns; a list of one count is for all."""
     blocks: list[PushedBlock] = []
@@ -103,7 +103,7 @@ def test_full_blocks_go_at_once() -> None:
     """So a task pushes while it produces, and holds a block for each subpartition at most."""
     blocks: list[PushedBlock] = []
     sink = BlockSink(7, 2, blocks.extend, is_broadcast=False)
-    writer = BlockWriter(sink, "a partition", SCHEMAS["fixed"], 2, WIDE)
+    writer = ArrivalWriter(sink, "a partition", SCHEMAS["fixed"], 2, WIDE)
     rows = batch("fixed", 0, 32 << 10)
     for _ in range(20):
         writer.write(rows, 1)
@@ -119,7 +119,7 @@ def test_short_batches_are_joined(compression: str, for_all: bool) -> None:
     """A row at a time, in memory that its owner writes anew each time: about the bytes of the rows are pushed."""
     blocks: list[PushedBlock] = []
     sink = BlockSink(7, 1, blocks.extend, is_broadcast=False)
-    writer = BlockWriter(sink, "a partition", SCHEMAS["fixed"], 1, FileOptions(compression))
+    writer = ArrivalWriter(sink, "a partition", SCHEMAS["fixed"], 1, FileOptions(compression))
     memory = np.zeros(1, np.int64)
     rows = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(memory)])], ["n"])
     for number in range(2000):
@@ -137,7 +137,9 @@ def test_short_batches_are_joined(compression: str, for_all: bool) -> None:
 def test_a_long_batch_becomes_messages_that_fit_a_block() -> None:
     """Nobody puts together a message of many blocks."""
     blocks: list[PushedBlock] = []
-    writer = BlockWriter(BlockSink(7, 1, blocks.extend, is_broadcast=False), "a partition", SCHEMAS["fixed"], 1, WIDE)
+    writer = ArrivalWriter(
+        BlockSink(7, 1, blocks.extend, is_broadcast=False), "a partition", SCHEMAS["fixed"], 1, WIDE
+    )
     rows = 5 * BLOCK_BYTES // 8
     writer.write(batch("fixed", 0, rows), 0)
     assert sum(block.sums[0] for block in blocks) >= rows * 4 // 5
@@ -145,8 +147,8 @@ def test_a_long_batch_becomes_messages_that_fit_a_block() -> None:
     assert rows_of("fixed", blocks, writer.finish()) == [list(range(rows))]
 
 
-@pytest.mark.parametrize("form", [BlockWriter, RegionWriter])
-def test_a_row_longer_than_many_blocks_is_cut(form: type[BlockWriter | RegionWriter]) -> None:
+@pytest.mark.parametrize("form", [ArrivalWriter, RegionWriter])
+def test_a_row_longer_than_many_blocks_is_cut(form: type[ArrivalWriter | RegionWriter]) -> None:
     """A row of 100 MB among short ones, of which one is behind it: each comes whole, and in its place."""
     blocks: list[PushedBlock] = []
     writer = form(BlockSink(7, 2, blocks.extend, is_broadcast=False), "a partition", SCHEMAS["texts"], 2, WIDE)
@@ -158,7 +160,7 @@ def test_a_row_longer_than_many_blocks_is_cut(form: type[BlockWriter | RegionWri
 
 def test_half_a_split_is_never_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that can't be encoded give the partition up."""
-    writer = BlockWriter(BlockSink(7, 2, lambda _: None, is_broadcast=False), "half", SCHEMAS["fixed"], 2, WIDE)
+    writer = ArrivalWriter(BlockSink(7, 2, lambda _: None, is_broadcast=False), "half", SCHEMAS["fixed"], 2, WIDE)
     encode, calls = PayloadFormat.encode, count()
 
     def failing(self: PayloadFormat, rows: pa.RecordBatch) -> pa.Buffer:
@@ -187,7 +189,7 @@ def test_a_regions_blocks_of_a_file_lie_together() -> None:
 def test_rows_for_all_are_one_file_where_everything_is() -> None:
     """A partition whose rows go to all has them once."""
     blocks: list[PushedBlock] = []
-    writer = BlockWriter(BlockSink(7, 5, blocks.extend, is_broadcast=True), "one", SCHEMAS["fixed"], 5, WIDE)
+    writer = ArrivalWriter(BlockSink(7, 5, blocks.extend, is_broadcast=True), "one", SCHEMAS["fixed"], 5, WIDE)
     writer.broadcast(batch("fixed", 0, 10))
     assert [end.rows for end in writer.finish()] == [10] * 5
     assert [block.file for block in blocks] == [0]
@@ -195,14 +197,16 @@ def test_rows_for_all_are_one_file_where_everything_is() -> None:
 
 def test_many_subpartitions_are_sorted() -> None:
     """Open blocks are to take less memory than a region."""
-    assert BlockWriter.fits(8, WIDE)
-    assert not BlockWriter.fits(9, WIDE)
+    assert ArrivalWriter.fits(8, WIDE)
+    assert not ArrivalWriter.fits(9, WIDE)
 
 
 def test_bad_input_is_refused_with_nothing_lost() -> None:
     """Another schema, a subpartition that is none, and a writer that is over; what was written before stays."""
     blocks: list[PushedBlock] = []
-    writer = BlockWriter(BlockSink(7, 2, blocks.extend, is_broadcast=False), "a partition", SCHEMAS["fixed"], 2, WIDE)
+    writer = ArrivalWriter(
+        BlockSink(7, 2, blocks.extend, is_broadcast=False), "a partition", SCHEMAS["fixed"], 2, WIDE
+    )
     rows = batch("fixed", 0, 3)
     writer.write(rows, 0)
     with pytest.raises(ValueError, match="schema"):
