@@ -118,9 +118,8 @@ class ArrivalWriter:
             short.add(self._plain.decode(self._plain.encode(batch)), nbytes, target, is_broadcast=False)
             return
         self._append_short((target,))
-        most = max(1, batch.num_rows * _LONG // max(nbytes, _LONG))
-        for begin in range(0, batch.num_rows, most):
-            self._append(target, batch.slice(begin, most))
+        for part in self._cut(batch, nbytes):
+            self._append(target, part)
 
     def _append_short(self, targets: Iterable[int]) -> None:
         """Append the short batches that these have, joined."""
@@ -132,3 +131,15 @@ class ArrivalWriter:
 
     def _append(self, target: int, batch: pa.RecordBatch) -> None:
         self._sink.append(target, batch.num_rows, memoryview(self._payloads.encode(batch)))
+
+    def _cut(self, batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
+        """Halves of halves, as long as they are too long: rows are not alike, and short ones stay together.
+
+        A message has its dictionaries as a whole, so those rows stay together.
+        """
+        if nbytes <= _LONG or batch.num_rows < 2 or self._payloads.self_contained:
+            yield batch
+            return
+        half = batch.num_rows // 2
+        for part in (batch.slice(0, half), batch.slice(half)):
+            yield from self._cut(part, self._payloads.size(part))

@@ -63,6 +63,8 @@ class _OpenExtents:
             self._store(target)
         self._held[target].append((rows, payload))
         self._sizes[target] += size
+        if self._sizes[target] >= EXTENT_BYTES:  # a long message waits for no other
+            self._store(target)
 
     def give(self) -> None:
         """Full extents are with the file already."""

@@ -30,8 +30,6 @@ class SortMergeWriter(RegionWriter):
     def __init__(
         self, folder: Path, schema: pa.Schema, partition: PartitionId, subpartitions: int, options: FileOptions
     ) -> None:
-        if subpartitions < 1:
-            raise ValueError(f"partition {partition} has {subpartitions} subpartitions, it must be at least one")
         self._files = WholeFiles(folder, FileHeader(partition, subpartitions, is_whole=True), 1, options)
         super().__init__(_OneFile(self._files), str(folder), schema, subpartitions, options)
 

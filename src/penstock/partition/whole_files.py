@@ -103,6 +103,8 @@ class WholeFiles:
     __slots__ = ("_all", "_each", "_files", "_folder", "_header", "_index_size", "_lists", "_options")
 
     def __init__(self, folder: Path, header: FileHeader, files: int, options: FileOptions) -> None:
+        if (count := header.subpartitions) < 1:
+            raise ValueError(f"partition {header.partition} has {count} subpartitions, it must be at least one")
         self._folder = folder
         self._header = header
         self._options = options

@@ -119,8 +119,10 @@ class WorkerHoldings:
 
     def _look_at_readers(self) -> None:
         self._look = None
-        self.reading.look(time.monotonic())
-        self.watch_readers()
+        try:
+            self.reading.look(time.monotonic())
+        finally:
+            self.watch_readers()
 
     def enter(self, number: int, logic: PeerLogic) -> None:
         """A connection is there that may push."""
