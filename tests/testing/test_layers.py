@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each process of a run collects all tests, and begins to collect them elsewhere."""
+"""The order of a run: where each of its processes begins to collect, and which files come first."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from layers import TESTS, each_another_first
+from layers import TESTS, each_another_first, in_order
 
 
 def test_each_process_collects_all_rooms_and_begins_with_another_one() -> None:
@@ -21,3 +23,26 @@ def test_arguments_that_are_no_rooms_stay_as_they_are() -> None:
     room = str(Path(TESTS, "record"))
     given = [room, "tests/api/test_uids.py", "tests/api/test_uids.py::test_it[a//b]"]
     assert each_another_first(given, 0, 4) == given
+
+
+def test_the_last_two_layers_take_turns_behind_the_cheap_ones() -> None:
+    """Tests of a file stay together; its layer's files are spread over those of the other, long ones first."""
+
+    class Item(SimpleNamespace):
+        """Has a place in a dictionary, as pytest's have."""
+
+        __hash__ = object.__hash__
+
+    def item(file: str, *marks: str) -> Any:
+        return Item(nodeid=f"{file}::test", iter_markers=lambda: [SimpleNamespace(name=mark) for mark in marks])
+
+    items = [
+        *(item(f"tests/processes/test_{name}.py", "processes") for name in "abcd"),
+        item("tests/spark/test_a.py", "spark"),
+        item("tests/spark/test_kills.py", "spark"),
+        item("tests/spark/test_sample.py", "spark", "sample"),
+        item("tests/web/test_pure.py"),
+    ]
+    in_order(items)
+    names = [each.nodeid.removesuffix(".py::test").rpartition("/")[2].removeprefix("test_") for each in items]
+    assert names == ["pure", "sample", "a", "kills", "b", "c", "a", "d"]
