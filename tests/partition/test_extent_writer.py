@@ -54,6 +54,18 @@ def test_a_dictionary_is_stored_once_for_each_message_of_its_indices(tmp_path: P
     assert pa.Table.from_batches(found.batches()).column(0).to_pylist() == column.to_pylist()
 
 
+def test_bytes_that_views_share_are_stored_once(tmp_path: Path) -> None:
+    """A slice of views has all their bytes: to cut it would store these once for each row."""
+    texts = [f"{number:08d}" + "v" * 1016 for number in range(4 << 10)]
+    schema = pa.schema([("s", pa.string_view())])
+    writer = writer_in(tmp_path, schema, 1)
+    writer.write(pa.record_batch([pa.array(texts, pa.string_view())], schema=schema), 0)
+    writer.finish()
+    assert (tmp_path / "data.0").stat().st_size < 6 << 20
+    found = Range(tmp_path, FileOrigin(ID), schema, 0)
+    assert pa.Table.from_batches(found.batches()).column(0).to_pylist() == texts
+
+
 def test_short_rows_beside_a_long_one_stay_together(tmp_path: Path) -> None:
     """Rows are cut where they get long, and not by their average."""
     texts = ["short"] * 25 + ["x" * (4 << 20)] + ["short"] * 25

@@ -135,11 +135,14 @@ class ArrivalWriter:
     def _cut(self, batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
         """Halves of halves, as long as they are too long: rows are not alike, and short ones stay together.
 
-        A message has its dictionaries as a whole, so those rows stay together.
+        Rows that share bytes, as those of dictionaries and views do, stay together too: each half would have all of
+        these bytes, so both would take much more than the whole.
         """
-        if nbytes <= _LONG or batch.num_rows < 2 or self._payloads.self_contained:
-            yield batch
-            return
-        half = batch.num_rows // 2
-        for part in (batch.slice(0, half), batch.slice(half)):
-            yield from self._cut(part, self._payloads.size(part))
+        if nbytes > _LONG and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            parts = [(part, self._payloads.size(part)) for part in (batch.slice(0, half), batch.slice(half))]
+            if sum(size for _, size in parts) * 4 < nbytes * 5:
+                for part, size in parts:
+                    yield from self._cut(part, size)
+                return
+        yield batch
