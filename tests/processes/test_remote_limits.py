@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -23,8 +25,11 @@ from penstock.connection.principals import key_line
 from penstock.errors import QuotaError
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import read_records
+from penstock.testing.conformance import ConformanceExchange
 from penstock.testing.waiting import wait_until
 from remote_cluster import USER, RemoteCluster, RemoteProcess
+from remote_harness import RemoteHarness
+from stored_rows import BATCHES, ROWS, rows_left, written
 from strangers import bad_connections
 
 pytestmark = pytest.mark.processes
@@ -191,3 +196,12 @@ def test_what_a_user_keeps_by_name_counts_for_him(tmp_path: Path) -> None:
         wait_until(is_kept, "the room of the former result to be free", 60.0)
     finally:
         cluster.close()
+
+
+@pytest.mark.parametrize("window", ["2m", "3m", "5m"])
+def test_a_small_window_of_a_gate_is_enough(cluster: RemoteCluster, window: str) -> None:
+    """Credit that goes back in parts never leaves a worker without what its next block needs."""
+    harness = RemoteHarness(cluster, f"window-{window}", {"spark.penstock.remote.readWindow": window})
+    with closing(harness), closing(ConformanceExchange(harness, asyncio.run)) as exchange:
+        spread = written(exchange)
+        assert rows_left(exchange.consume([(spread.descriptor, 0, 4)])) == ROWS * BATCHES

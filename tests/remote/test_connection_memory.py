@@ -110,17 +110,31 @@ def test_nothing_of_a_connection_to_a_manager_is_left(access: ServiceAccess, tmp
     asyncio.run(run())
 
 
-def test_buffers_of_blocks_are_used_again_and_few_stay() -> None:
-    """The last one that came back goes first; what is small, or too much, is not kept."""
-    memory = BlockMemory(kept=2)
+def test_buffers_of_blocks_are_used_again() -> None:
+    """The last one that came back goes first; what is small is not kept."""
+    memory = BlockMemory()
     taken = [memory.take(length) for length in (LENGTH, LEAST_CREDIT, LENGTH)]
     assert [len(each) for each in taken] == [LENGTH, LEAST_CREDIT, LENGTH]
     whose = [each.obj for each in taken]
     for each in taken:
         memory.give(each)
-    assert memory.bytes == 2 * LEAST_CREDIT
-    assert memory.take(LEAST_CREDIT).obj is whose[1]
-    assert memory.take(LENGTH).obj is whose[0]
-    assert memory.take(LENGTH).obj not in whose[:2]
+    assert memory.bytes == 3 * LEAST_CREDIT
+    assert [memory.take(length).obj for length in (LEAST_CREDIT, LENGTH, LENGTH)] == whose[::-1]
+    assert memory.take(LENGTH).obj not in whose
     memory.give(memory.take(4096))
+    assert memory.bytes == 0
+
+
+def test_buffers_that_nobody_needs_go_back_to_the_system() -> None:
+    """A look leaves as many as were in use at once since the one before: the second after a burst leaves none."""
+    memory = BlockMemory()
+    for each in [memory.take(LENGTH) for _ in range(5)]:
+        memory.give(each)
+    memory.look()
+    assert memory.bytes == 5 * LEAST_CREDIT
+    for each in [memory.take(LENGTH) for _ in range(2)]:
+        memory.give(each)
+    memory.look()
+    assert memory.bytes == 2 * LEAST_CREDIT
+    memory.look()
     assert memory.bytes == 0

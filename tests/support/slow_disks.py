@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 _PROGRAM = """
-import os, time
+import errno, os, time
 
 def slow(call):
     def slowly(*arguments):
+        if len(arguments) > 3:  # os.RWF_NOWAIT: such a disk has nothing in memory
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         time.sleep({seconds})
         return call(*arguments)
     return slowly

@@ -6,10 +6,12 @@ Rules:
 - A buffer has room for any block, and for any run of them that is read at once. A taker of less than half of one gets
   memory of its own.
 - The buffer that came back last goes first: it is in the processor's cache. Nothing is zeroed or mapped for it.
-- As many buffers stay as are kept; others go back to the system at once. They are maps of their own, so memory that
-  goes back is free, whatever else was allocated meanwhile. They are private: those of shared memory are files of
-  small pages, which cost as much to make and to remove as a copy.
-- Any thread may take and give.
+- Buffers that nobody needed between two looks go back to the system; a look is due every `KEPT_SECONDS`. To map them
+  anew for each burst took a tenth of the worker's time, most of it in page faults. So a worker that has nothing to do
+  has none.
+- They are maps of their own, so memory that goes back is free, whatever else was allocated meanwhile. They are
+  private: those of shared memory are files of small pages, which cost as much to make and to remove as a copy.
+- One thread takes, gives and looks.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from typing import Final
 
 from penstock.remote.blocks import LEAST_CREDIT
 
-KEPT: Final = 16
-"""Buffers that stay: two megabytes each, so a worker that has nothing to do has not many of them."""
+KEPT_SECONDS: Final = 10.0
 
 
 class BlockMemory:
     """The buffers of one worker."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
+    def __init__(self) -> None:
         self._free: list[memoryview] = []
+        self._spare = 0
+        """The buffers that nobody has needed since the last look."""
 
     @property
     def bytes(self) -> int:
@@ -41,11 +43,17 @@ class BlockMemory:
             return memoryview(bytearray(length))
         try:
             whole = self._free.pop()
+            self._spare = min(self._spare, len(self._free))
         except IndexError:
             whole = memoryview(mmap.mmap(-1, LEAST_CREDIT, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return whole[:length]
 
     def give(self, memory: memoryview) -> None:
         """Nobody looks at this any more."""
-        if isinstance(memory.obj, mmap.mmap) and len(self._free) < self._kept:
+        if isinstance(memory.obj, mmap.mmap):
             self._free.append(memoryview(memory.obj))
+
+    def look(self) -> None:
+        """Give back to the system what nobody has needed since the last look."""
+        del self._free[: self._spare]  # in front lie those that have been free for longest
+        self._spare = len(self._free)

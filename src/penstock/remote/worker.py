@@ -23,6 +23,7 @@ from penstock.link.figures import UseFigures, UseKind
 from penstock.machine.disk_work import DISKS
 from penstock.observe.samples import Sample, use_samples
 from penstock.remote import messages as ask
+from penstock.remote.block_memory import KEPT_SECONDS
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.peers import Entrance, ServiceAccess, Way, application_of, asked
 from penstock.remote.pushed import PushSession
@@ -80,11 +81,13 @@ class RemoteWorker:
     async def run(self) -> None:
         """Serve until it may leave, or is cancelled."""
         is_needed = True
+        looking = asyncio.ensure_future(self._look_at_memory())
         try:
             while not await self._serve_manager():
                 _LOG.error("the manager has given this worker up: it comes again, and hears what is needed of it")
             is_needed = False
         finally:
+            looking.cancel()
             self._entrance.close()
             self.holdings.store.close(is_needed=is_needed)
 
@@ -120,6 +123,12 @@ class RemoteWorker:
     def _new_name(self) -> str:
         self.holdings.store.index.name = name = secrets.token_hex(6)
         return name
+
+    async def _look_at_memory(self) -> None:
+        """Have buffers go that nobody needs any more."""
+        while True:
+            await asyncio.sleep(KEPT_SECONDS)
+            self.holdings.memory.look()
 
     async def _serve_manager(self) -> bool:
         """Beat until this worker may leave (True), or was given up (False)."""

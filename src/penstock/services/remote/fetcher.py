@@ -50,6 +50,8 @@ from penstock.shuffle import EndOfPartition, PartitionId
 _AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.25)
 _PAUSE_SECONDS = 0.1
 _DAMAGES = 2
+_STEPS = 4
+"""The parts in which credit goes back: a word for each block would cost both sides a wake-up."""
 
 
 class FetchedBlock(NamedTuple):
@@ -313,6 +315,10 @@ class FetchStream:
         self._writers = writers
         self._give = give
         self._left = 0
+        self._taken = 0
+        """The bytes that the task has taken and that are not credit again."""
+        self._step = 0
+        """So many are given back together."""
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._logic: PeerLogic | None = None
@@ -321,6 +327,7 @@ class FetchStream:
         """Read it to its end; raises IncompleteDataError, EnvironmentLostError, or what the worker says."""
         bulk = {int(BulkFrame.DATA): self._came, int(BulkFrame.BROKEN): self._broken}
         logic = self._logic = PeerLogic({}, bulk, self._lost, aligned_memory)
+        self._step = min(credit // _STEPS, credit - LEAST_CREDIT)
         connection = await way.connect(logic)
         try:
             files = struct.pack(f"<{len(source.files)}I", *source.files)
@@ -365,8 +372,11 @@ class FetchStream:
             self._done.exception()  # looked at, though nobody may wait for it
 
     def _credit(self, size: int) -> None:
-        """The task has taken a block. Any thread."""
-        self._loop.call_soon_threadsafe(self._more, size)
+        """The task has taken a block. In its thread."""
+        self._taken += size
+        if self._taken >= self._step:
+            taken, self._taken = self._taken, 0
+            self._loop.call_soon_threadsafe(self._more, taken)
 
     def _more(self, size: int) -> None:
         if self._logic is not None:

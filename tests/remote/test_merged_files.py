@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's files: what lies in memory is read without a thread, and all else by one, to the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import PartitionReleasedError
+from penstock.remote.merged import Spot
+from penstock.remote.store import MergedFiles, StoreOptions, WriteJob
+
+SIZE = 300_001
+
+
+def with_files(folder: Path, use: Callable[[MergedFiles], Coroutine[Any, Any, None]]) -> None:
+    """Use the files of a worker in this folder, in a loop."""
+
+    async def run() -> None:
+        files = MergedFiles(StoreOptions((folder,), reserve=0))
+        try:
+            await use(files)
+        finally:
+            files.close()
+
+    asyncio.run(run())
+
+
+async def write(files: MergedFiles, path: int, data: bytes) -> None:
+    """Have a block written, and wait for it."""
+    done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    files.write(WriteJob(Spot(path, 0, len(data)), memoryview(data), done.set_result))
+    assert await done is None
+
+
+async def read(files: MergedFiles, *spots: Spot) -> bytes:
+    """The bytes of neighbours."""
+    target = memoryview(bytearray(b"x" * sum(spot.size for spot in spots)))
+    await files.read(spots, target)
+    return bytes(target)
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_bytes_are_those_that_were_written(tmp_path: Path, is_cached: bool) -> None:
+    """From memory and from the disk, from any place, in one run of neighbours."""
+    data = random.Random(7).randbytes(SIZE)
+
+    async def use(files: MergedFiles) -> None:
+        await write(files, 3, data)
+        if not is_cached:
+            forget(tmp_path / "3.merged")
+        assert await read(files, Spot(3, 0, 1000), Spot(3, 1000, SIZE - 1000)) == data
+        assert await read(files, Spot(3, 4097, 70_000)) == data[4097:74_097]
+
+    with_files(tmp_path, use)
+
+
+def test_bytes_in_memory_need_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were just written are read in the loop, by one call."""
+    readers: list[bool] = []
+    preadv = os.preadv
+
+    def noted(*arguments: Any) -> int:
+        count = preadv(*arguments)
+        readers.append(threading.current_thread() is threading.main_thread())
+        return count
+
+    async def use(files: MergedFiles) -> None:
+        await write(files, 3, bytes(SIZE))
+        monkeypatch.setattr(os, "preadv", noted)
+        await read(files, Spot(3, 0, SIZE))
+
+    with_files(tmp_path, use)
+    if not readers[0]:
+        pytest.skip("this file system can't say what is in memory")
+    assert len(readers) == 1
+
+
+def forget(path: Path) -> None:
+    """Have the system read this from the disk the next time."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def test_bytes_that_are_missing_are_nobody_elses(tmp_path: Path) -> None:
+    """A file that was cut gives zeroes, which no checksum fits, and not what the memory held before."""
+
+    async def use(files: MergedFiles) -> None:
+        await write(files, 1, b"y" * SIZE)
+        os.truncate(tmp_path / "1.merged", 100)
+        assert await read(files, Spot(1, 0, 400)) == b"y" * 100 + bytes(300)
+
+    with_files(tmp_path, use)
+
+
+def test_a_file_that_is_gone_was_released(tmp_path: Path) -> None:
+    """Its reader hears so; other files are read on."""
+
+    async def use(files: MergedFiles) -> None:
+        await write(files, 1, b"a" * 10)
+        await write(files, 2, b"b" * 10)
+        files.remove([1], "application", "dataset")
+        for _ in range(2):
+            await write(files, 2, b"b" * 10)  # the thread that writes has removed the file by then
+        with pytest.raises(PartitionReleasedError, match="file 1 was removed"):
+            await read(files, Spot(1, 0, 10))
+        assert await read(files, Spot(2, 0, 10)) == b"b" * 10
+
+    with_files(tmp_path, use)
