@@ -112,7 +112,7 @@ def test_nothing_of_a_connection_to_a_manager_is_left(access: ServiceAccess, tmp
 
 def test_buffers_of_blocks_are_used_again() -> None:
     """The last one that came back goes first; what is small is not kept."""
-    memory = BlockMemory()
+    memory = BlockMemory(8 * LEAST_CREDIT, lambda: 0)
     taken = [memory.take(length) for length in (LENGTH, LEAST_CREDIT, LENGTH)]
     assert [len(each) for each in taken] == [LENGTH, LEAST_CREDIT, LENGTH]
     whose = [each.obj for each in taken]
@@ -127,7 +127,7 @@ def test_buffers_of_blocks_are_used_again() -> None:
 
 def test_buffers_that_nobody_needs_go_back_to_the_system() -> None:
     """A look leaves as many as were in use at once since the one before: the second after a burst leaves none."""
-    memory = BlockMemory()
+    memory = BlockMemory(8 * LEAST_CREDIT, lambda: 0)
     for each in [memory.take(LENGTH) for _ in range(5)]:
         memory.give(each)
     memory.look()
@@ -137,4 +137,18 @@ def test_buffers_that_nobody_needs_go_back_to_the_system() -> None:
     memory.look()
     assert memory.bytes == 2 * LEAST_CREDIT
     memory.look()
+    assert memory.bytes == 0
+
+
+def test_buffers_that_wait_make_room_for_small_blocks() -> None:
+    """With what is in use they are never more than the worker may have."""
+    used = 0
+    memory = BlockMemory(4 * LEAST_CREDIT, lambda: used)
+    for each in [memory.take(LENGTH) for _ in range(4)]:
+        memory.give(each)
+    used = 2 * LEAST_CREDIT + 4096
+    memory.take(4096)
+    assert memory.bytes == LEAST_CREDIT
+    used = 6 * LEAST_CREDIT
+    memory.take(4096)
     assert memory.bytes == 0

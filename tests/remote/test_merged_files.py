@@ -83,6 +83,52 @@ def test_bytes_in_memory_need_no_thread(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(readers) == 1
 
 
+@pytest.mark.parametrize("error", [NotImplementedError, OSError])
+def test_where_nobody_can_tell_what_is_in_memory_a_thread_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """A C library without the call and a file system without the flag give the same bytes."""
+    preadv = os.preadv
+
+    def older(*arguments: Any) -> int:
+        if len(arguments) > 3:
+            raise error
+        return preadv(*arguments)
+
+    async def use(files: MergedFiles) -> None:
+        await write(files, 3, bytes(SIZE))
+        monkeypatch.setattr(os, "preadv", older)
+        assert await read(files, Spot(3, 0, SIZE)) == bytes(SIZE)
+
+    with_files(tmp_path, use)
+
+
+def test_one_turn_of_the_loop_reads_a_few_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many that read at once most are served by threads; what comes in the next turn is read at once again."""
+    at_once: list[int] = []
+    preadv = os.preadv
+
+    def noted(*arguments: Any) -> int:
+        count = preadv(*arguments)
+        at_once.append(count if threading.current_thread() is threading.main_thread() else 0)
+        return count
+
+    async def use(files: MergedFiles) -> None:
+        data = random.Random(7).randbytes(1 << 20)
+        await write(files, 3, data)
+        monkeypatch.setattr(os, "preadv", noted)
+        for _ in range(2):
+            at_once.clear()
+            found = await asyncio.gather(*(read(files, Spot(3, 0, len(data))) for _ in range(20)))
+            assert found == [data] * 20
+            if not any(at_once):
+                pytest.skip("this file system can't say what is in memory")
+            assert sum(at_once) == 4 << 20
+            await asyncio.sleep(0)
+
+    with_files(tmp_path, use)
+
+
 def forget(path: Path) -> None:
     """Have the system read this from the disk the next time."""
     file = os.open(path, os.O_RDONLY)

@@ -11,12 +11,15 @@ Rules:
   has none.
 - They are maps of their own, so memory that goes back is free, whatever else was allocated meanwhile. They are
   private: those of shared memory are files of small pages, which cost as much to make and to remove as a copy.
+- With all that is in use, buffers that wait are never more than the cap: a block that gets memory of its own has them
+  go for it.
 - One thread takes, gives and looks.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from typing import Final
 
 from penstock.remote.blocks import LEAST_CREDIT
@@ -25,9 +28,11 @@ KEPT_SECONDS: Final = 10.0
 
 
 class BlockMemory:
-    """The buffers of one worker."""
+    """The buffers of one worker, which has `cap` bytes for blocks and knows how many are taken or promised."""
 
-    def __init__(self) -> None:
+    def __init__(self, cap: int, in_use: Callable[[], int]) -> None:
+        self._cap = cap
+        self._in_use = in_use
         self._free: list[memoryview] = []
         self._spare = 0
         """The buffers that nobody has needed since the last look."""
@@ -40,6 +45,8 @@ class BlockMemory:
     def take(self, length: int) -> memoryview:
         """Memory of so many bytes, with anything in it; give it back when nobody looks at it any more."""
         if not LEAST_CREDIT // 2 < length <= LEAST_CREDIT:
+            most = max(0, self._cap - self._in_use()) // LEAST_CREDIT
+            del self._free[: max(0, len(self._free) - most)]
             return memoryview(bytearray(length))
         try:
             whole = self._free.pop()

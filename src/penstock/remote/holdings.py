@@ -46,7 +46,7 @@ class WorkerHoldings:
         self.credit = PushCredit(MemoryMarks.of(pushes))
         self.reading = ReadMemory(max(readers, LEAST_CREDIT), max(beside, LEAST_CREDIT))
         self._look: asyncio.TimerHandle | None = None
-        self.memory = BlockMemory()
+        self.memory = BlockMemory(memory, lambda: self.credit.used + self.reading.used)
         self.figures = WorkerFigures()
         self.users = UserWork()
         self.datasets: dict[tuple[str, str], MergedDataset] = {}

@@ -36,6 +36,10 @@ from penstock.remote.worker_index import INDEX_NAME, CommittedWriter, WorkerInde
 _LOG = logging.getLogger("penstock.remote.worker")
 _OPEN_FILES = 256
 _SUFFIX = ".merged"
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+"""The flag of a read that does not wait; 0 where Python was built without it."""
+_AT_ONCE = 4 << 20
+"""Bytes that are read in one turn of the loop: more is for threads, so that nobody else is kept waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class MergedFiles:
         self._is_writing = False
         self._files: OrderedDict[int, int] = OrderedDict()
         self._guard = Lock()
+        self._at_once = _AT_ONCE
+        """Bytes that may still be read in this turn of the loop."""
         self._broken: dict[Path, str] = {}
         self.written = 0
         """Bytes."""
@@ -97,7 +103,7 @@ class MergedFiles:
     async def read(self, spots: Sequence[Spot], target: memoryview) -> None:
         """Fill this with the bytes of neighbouring blocks. PartitionReleasedError where the file is gone, OSError.
 
-        Bytes that the system has in memory are copied at once: that takes less than to wake a thread, and be woken.
+        A few that the system has in memory are copied at once: that takes less than to wake a thread, and be woken.
         """
         left = target[self._read_cached(spots[0], target) :]
         if left:
@@ -160,21 +166,26 @@ class MergedFiles:
             self._is_writing = False
 
     def _read_cached(self, first: Spot, target: memoryview) -> int:
-        """Copy what can be had without a disk, out of a file that is open; its bytes."""
-        if not self._guard.acquire(blocking=False):
-            return 0  # a thread opens a file, and a disk may keep it waiting
+        """Copy what need not be waited for, out of a file that is open; its bytes."""
+        if not _NOWAIT or self._at_once < len(target) or not self._guard.acquire(blocking=False):
+            return 0  # the lock is taken while a thread opens a file, and a disk may keep it waiting
         try:
-            file = self._files.get(first.path)
-            if file is None:
+            if first.path not in self._files:
                 return 0
             began = time.perf_counter()
-            count = os.preadv(file, [target], first.offset, os.RWF_NOWAIT)
-        except OSError:  # it is on the disk, or this file system can't tell: the thread sees
+            count = os.preadv(self._file(first.path, is_there=True), [target], first.offset, _NOWAIT)
+        except (OSError, NotImplementedError):  # it is on the disk, or nobody here can tell: the thread sees
             return 0
         finally:
             self._guard.release()
+        if self._at_once == _AT_ONCE:
+            self._loop.call_soon(self._begin_turn)
+        self._at_once -= count
         DISKS.has_read(str(self._path(first.path)), count, time.perf_counter() - began)
         return count
+
+    def _begin_turn(self) -> None:
+        self._at_once = _AT_ONCE
 
     # --- in threads
 

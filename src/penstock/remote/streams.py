@@ -140,7 +140,7 @@ class ReadSession:
             data = self._holdings.memory.take(size)
             try:
                 await self._holdings.store.read(run, data)
-            except (PenstockError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - memory must come back, and the reader hear, whatever it is
                 self._give_back(stream, size, data)
                 self._break(stream, error)
                 break

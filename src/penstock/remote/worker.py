@@ -187,7 +187,7 @@ _COUNTERS = {
     "memory_over_high_mark": "Times that the memory for pushes went above its high mark.",
 }
 _GAUGES = {
-    "memory_bytes": "Memory that is promised or held, for pushes and for readers.",
+    "memory_bytes": "Memory that is promised, held or kept, for pushes and for readers.",
     "memory_is_over": "1 from the high mark on until below the low one: nothing more is promised.",
     "free_bytes": "Bytes that are free on its disks beyond the reserve.",
 }
@@ -202,7 +202,7 @@ def worker_samples(holdings: WorkerHoldings, name: str) -> Iterator[Sample]:
         "dropped_bytes": figures.dropped,
         "written_bytes": holdings.store.written,
         "memory_over_high_mark": figures.over,
-        "memory_bytes": credit.used + holdings.reading.used,
+        "memory_bytes": credit.used + holdings.reading.used + holdings.memory.bytes,
         "memory_is_over": int(credit.is_over),
         "free_bytes": holdings.store.free,
     }

@@ -52,6 +52,7 @@ _PAUSE_SECONDS = 0.1
 _DAMAGES = 2
 _STEPS = 4
 """The parts in which credit goes back: a word for each block would cost both sides a wake-up."""
+_LONGEST_STEP = 64 << 20
 
 
 class FetchedBlock(NamedTuple):
@@ -327,7 +328,7 @@ class FetchStream:
         """Read it to its end; raises IncompleteDataError, EnvironmentLostError, or what the worker says."""
         bulk = {int(BulkFrame.DATA): self._came, int(BulkFrame.BROKEN): self._broken}
         logic = self._logic = PeerLogic({}, bulk, self._lost, aligned_memory)
-        self._step = min(credit // _STEPS, credit - LEAST_CREDIT)
+        self._step = min(credit // _STEPS, credit - LEAST_CREDIT, _LONGEST_STEP)
         connection = await way.connect(logic)
         try:
             files = struct.pack(f"<{len(source.files)}I", *source.files)
