@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import random
 import secrets
 import socket
 import statistics
@@ -147,13 +148,17 @@ def _ways(spark: Any, data: Dataset, rows: dict[str, Row]) -> dict[str, Callable
 def _in_turns(
     spark: Any, ways: dict[str, Callable[[], float]], repeat: int, say: Say
 ) -> dict[str, tuple[float, ...]]:
-    """The seconds of each way, and a line with those of all processes' processors; the first turn is not counted."""
+    """The seconds of each way, and a line with those of all processes' processors; the first turn is not counted.
+
+    Each turn has another order: on a virtual machine the exchange that follows Spark's pays for the memory that the
+    host has taken back meanwhile, and that would always be the same one.
+    """
     found: dict[str, list[float]] = {way: [] for way in ways}
     taken: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(_TURNS * repeat + 1):
-        for way, run in ways.items():
+        for way in random.Random(turn).sample(list(ways), len(ways)):  # noqa: S311 - an order, no secret
             before = processor_seconds(spark.sparkContext.applicationId)
-            seconds = run()
+            seconds = ways[way]()
             found[way] += [seconds] if turn else []
             taken[way] += [processor_seconds(spark.sparkContext.applicationId) - before] if turn else []
             say(f"  {way} {seconds:.2f} s" + ("" if turn else " (not counted)"))
