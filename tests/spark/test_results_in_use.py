@@ -64,7 +64,8 @@ def test_many_actions_leave_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch)
         return probe.results() <= results + 2  # Spark keeps the plans that it saw last
 
     wait_until("results that nobody can read are gone", are_gone)
-    assert len(probe.files()) <= len(files) + 4
+    # Files go a little later than the results that they belong to.
+    wait_until("files of results that are gone are gone", lambda: len(probe.files()) <= len(files) + 4)
     assert [descriptors(pid) for pid in pids] <= [count + 8 for count in before]
 
 
