@@ -26,10 +26,11 @@ from penstock.errors import QuotaError
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import read_records
 from penstock.testing.conformance import ConformanceExchange
+from penstock.testing.conformance_exchange import WantedPartition
 from penstock.testing.waiting import wait_until
 from remote_cluster import USER, RemoteCluster, RemoteProcess
 from remote_harness import RemoteHarness
-from stored_rows import BATCHES, ROWS, rows_left, written
+from stored_rows import BATCHES, KIND, ROWS, rows_left, written
 from strangers import bad_connections
 
 pytestmark = pytest.mark.processes
@@ -205,3 +206,16 @@ def test_a_small_window_of_a_gate_is_enough(cluster: RemoteCluster, window: str)
     with closing(harness), closing(ConformanceExchange(harness, asyncio.run)) as exchange:
         spread = written(exchange)
         assert rows_left(exchange.consume([(spread.descriptor, 0, 4)])) == ROWS * BATCHES
+
+
+def test_a_row_that_is_longer_than_the_window_comes_whole(cluster: RemoteCluster) -> None:
+    """A task has all blocks of a row of 100 MB before it gives anything; their credit goes back all the same."""
+    harness = RemoteHarness(cluster, "long-row", {"spark.penstock.remote.readWindow": "2m"})
+    schema = pa.schema([("text", pa.large_binary())])
+    batch = pa.record_batch([pa.array([b"x" * 100_000_000], pa.large_binary())], schema=schema)
+    with closing(harness), closing(ConformanceExchange(harness, asyncio.run)) as exchange:
+        producer = exchange.produce(WantedPartition(KIND, schema, subpartitions=4))
+        producer.writer.write(batch, 1)
+        producer.writer.finish()
+        found = exchange.consume([(producer.descriptor, 0, 4)], schema).drain()
+        assert [item.batch for item in found if item.batch is not None] == [batch]

@@ -64,23 +64,16 @@ def test_bytes_are_those_that_were_written(tmp_path: Path, is_cached: bool) -> N
 
 def test_bytes_in_memory_need_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were just written are read in the loop, by one call."""
-    readers: list[bool] = []
-    preadv = os.preadv
-
-    def noted(*arguments: Any) -> int:
-        count = preadv(*arguments)
-        readers.append(threading.current_thread() is threading.main_thread())
-        return count
+    at_once = noted_reads(monkeypatch)
 
     async def use(files: MergedFiles) -> None:
         await write(files, 3, bytes(SIZE))
-        monkeypatch.setattr(os, "preadv", noted)
         await read(files, Spot(3, 0, SIZE))
 
     with_files(tmp_path, use)
-    if not readers[0]:
+    if not at_once[0]:
         pytest.skip("this file system can't say what is in memory")
-    assert len(readers) == 1
+    assert at_once == [SIZE]
 
 
 @pytest.mark.parametrize("error", [NotImplementedError, OSError])
@@ -105,18 +98,11 @@ def test_where_nobody_can_tell_what_is_in_memory_a_thread_reads(
 
 def test_one_turn_of_the_loop_reads_a_few_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many that read at once most are served by threads; what comes in the next turn is read at once again."""
-    at_once: list[int] = []
-    preadv = os.preadv
-
-    def noted(*arguments: Any) -> int:
-        count = preadv(*arguments)
-        at_once.append(count if threading.current_thread() is threading.main_thread() else 0)
-        return count
+    at_once = noted_reads(monkeypatch)
 
     async def use(files: MergedFiles) -> None:
         data = random.Random(7).randbytes(1 << 20)
         await write(files, 3, data)
-        monkeypatch.setattr(os, "preadv", noted)
         for _ in range(2):
             at_once.clear()
             found = await asyncio.gather(*(read(files, Spot(3, 0, len(data))) for _ in range(20)))
@@ -127,6 +113,20 @@ def test_one_turn_of_the_loop_reads_a_few_megabytes(tmp_path: Path, monkeypatch:
             await asyncio.sleep(0)
 
     with_files(tmp_path, use)
+
+
+def noted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each read that succeeds from now on, or 0 for one in a thread."""
+    found: list[int] = []
+    preadv = os.preadv
+
+    def noted(*arguments: Any) -> int:
+        count = preadv(*arguments)
+        found.append(count if threading.current_thread() is threading.main_thread() else 0)
+        return count
+
+    monkeypatch.setattr(os, "preadv", noted)
+    return found
 
 
 def forget(path: Path) -> None:

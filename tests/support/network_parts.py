@@ -9,7 +9,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 import uvloop
 
@@ -25,7 +24,6 @@ from penstock.network.uncredited import WaterLevel
 from penstock.network.views import Outgoing
 from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
-from penstock.testing import waiting
 
 # libuv opens a pipe for signals with the first loop of a process and keeps it: not a test's leak.
 uvloop.new_event_loop().close()
@@ -292,8 +290,6 @@ def run(main: Callable[[], Awaitable[None]], loop: str = "asyncio") -> None:
     factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(guarded())
-    with suppress(AssertionError):  # then the names of those that are left say more
-        waiting.wait_until(lambda: open_descriptors() <= before, "other threads to close what they look at", 2.0)
     left = open_descriptors() - before
     assert not left, left
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hmac
+import logging
 import struct
 import time
 from collections import deque
@@ -25,6 +26,7 @@ from penstock.remote.merged import Spot
 from penstock.remote.peers import ServiceAccess, user_of
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
 
+_LOG = logging.getLogger("penstock.remote.worker")
 RUN_BYTES = BLOCK_BYTES
 _AHEAD = 2
 _STREAMS = 4096
@@ -141,6 +143,8 @@ class ReadSession:
             try:
                 await self._holdings.store.read(run, data)
             except Exception as error:  # noqa: BLE001 - memory must come back, and the reader hear, whatever it is
+                if not isinstance(error, PenstockError | OSError):
+                    _LOG.exception("a fault while blocks of %s were read", self._application)
                 self._give_back(stream, size, data)
                 self._break(stream, error)
                 break

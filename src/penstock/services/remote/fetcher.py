@@ -53,6 +53,7 @@ _DAMAGES = 2
 _STEPS = 4
 """The parts in which credit goes back: a word for each block would cost both sides a wake-up."""
 _LONGEST_STEP = 64 << 20
+"""A frame of credit names less than 4 GiB."""
 
 
 class FetchedBlock(NamedTuple):
