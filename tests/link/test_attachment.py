@@ -210,7 +210,7 @@ def test_a_call_that_nobody_knows_is_answered(here: EnvironmentThread) -> None:
         frame(LinkFrameType.GRANT),
         channel_frame(LinkFrameType.RESUME, 99, 0),
         slices_frame(LinkFrameType.SLICES, [(99, 0, 0, 0, 0)]),
-        b"\x08\x00\x00\x00\x63\x00\x00\x00",
+        frame(99),
     ],
     ids=["not a task's frame", "no such gate", "no such writer", "no such frame"],
 )
@@ -233,7 +233,7 @@ def test_what_a_task_may_not_say_ends_its_session_alone(here: EnvironmentThread,
         (slices_frame(LinkFrameType.DELIVER, [(99, 0, 0, 0, 0)]), "number 99 is used"),
         (frame(LinkFrameType.DELIVER, b"x"), "list of slices"),
         (frame(LinkFrameType.CHANNEL_EVENT, b"x"), "broke the protocol"),
-        (b"\x08\x00\x00\x00\x63\x00\x00\x00", "a frame of type 99 is not for a task"),
+        (frame(99), "a frame of type 99 is not for a task"),
     ],
 )
 def test_what_an_environment_may_not_say_is_raised_where_the_task_waits(words: bytes, told: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from penstock.attachment.attachment_core import AttachmentCore
+from penstock.connection.frames import HEADER
 from penstock.errors import (
     EnvironmentLostError,
     NotWantedError,
@@ -120,7 +121,7 @@ class Line:
         elif kind == "ask":
             replies: list[Plain] = []
             number, question = self.core.ask(GetStatistics(), replies.append)
-            assert read_call(memoryview(question)[8:]) == (number, "GetStatistics", {}, 0)
+            assert read_call(memoryview(question)[HEADER.size :]) == (number, "GetStatistics", {}, 0)
             self.answers[number] = replies
             self.asked.append(number)
         elif kind == "close" and self.ports:

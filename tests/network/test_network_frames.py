@@ -15,7 +15,7 @@ from effort import examples
 from fuzz_frames import fuzz, some_message
 from penstock import errors
 from penstock.buffer.data_types import DataType
-from penstock.connection.frames import HEADER
+from penstock.connection.frames import HEADER, beginning
 from penstock.errors import ProtocolError
 from penstock.network import frames
 from penstock.network.decoder import SCRATCH, FrameDecoder
@@ -151,8 +151,13 @@ def test_is_at_boundary_tells_a_clean_end_from_a_torn_one() -> None:
 
 
 def raw(kind: int, body: bytes, *, flags: int = 0, extra: int = 0) -> bytes:
-    """A frame with any header."""
-    return HEADER.pack(HEADER.size + len(body) + extra, kind, flags) + body
+    """A frame with any header, whose checksum is right."""
+    return beginning(kind, body, extra, flags)
+
+
+def short(length: int) -> bytes:
+    """A frame that says it has so many bytes, fewer than a head."""
+    return beginning(8, following=length - HEADER.size)
 
 
 _RECEIVER_COUNT = struct.Struct("<QI")
@@ -161,9 +166,9 @@ MALFORMED = {
     "type 99": raw(99, bytes(8)),
     "unknown flag": raw(7, bytes(8), flags=1),
     "unknown buffer flag": raw(2, bytes(32), flags=2),
-    "length below the header": HEADER.pack(3, 8, 0),
-    "length 0": HEADER.pack(0, 8, 0),
-    "length too large": HEADER.pack(0xFFFFFFFF, 2, 0) + bytes(40),
+    "length below the header": short(3),
+    "length 0": short(0),
+    "length too large": beginning(2, bytes(40), 0xFFFFFFFF - HEADER.size - 40),
     "control too large": raw(4, bytes(12), extra=1),
     "control too small": raw(4, bytes(11)),
     "credit of zero": raw(4, _RECEIVER_COUNT.pack(1, 0)),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from effort import examples
 from network_parts import Gate, Provider, QueueView, RecordingSink, partition
 from penstock.buffer.data_types import DataType
-from penstock.connection.frames import OutgoingFrame
+from penstock.connection.frames import HEADER, OutgoingFrame
 from penstock.network.frames import FrameType
 from penstock.network.messages import AddCredit, BufferResponse, Message
 from penstock.network.receiver import ChannelRequest, ConnectionCore, RemoteInputChannel
@@ -177,7 +177,7 @@ def served_by(frame: OutgoingFrame) -> list[int]:
     """The receiver that a frame's data is for; 0 for a control frame."""
     head = bytes(frame.parts[0])
     is_data = head[4] == FrameType.BUFFER_RESPONSE
-    return [int.from_bytes(head[8:16], "little") if is_data else 0]
+    return [int.from_bytes(head[HEADER.size : HEADER.size + 8], "little") if is_data else 0]
 
 
 @settings(max_examples=examples(80), deadline=None)

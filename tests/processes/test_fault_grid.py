@@ -26,7 +26,7 @@ from effort import THOROUGH
 from ess_harness import EssHarness
 from ess_process import EssProcess
 from external_harness import ExternalHarness
-from faulty_proxy import FaultyProxy
+from faulty_proxy import HANDSHAKE, FaultyProxy
 from penstock.errors import PenstockError
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
@@ -54,8 +54,9 @@ SHORT = (
     "reordered push of worker",
 )
 CHOSEN = [cell for cell in GRID_CELLS if THOROUGH or cell.name in SHORT]
-PLACES = ((330, 400, 1_000, 100_000, 1_100_000), (40_000, 100_000, 400_000))
-"""Bytes of a connection; with a worker those of blocks, as heads of frames on a plain one are not checked."""
+ASKED = 400
+"""The first bytes of a connection behind its handshake: in them somebody says which rows are wanted."""
+ROWS_AT = (40_000, 100_000, 400_000, 1_100_000)
 SMALL = {"spark.penstock.blocking.sortBuffer": "4m"}
 
 
@@ -209,7 +210,8 @@ def arm(world: World, cell: FaultCell, chance: random.Random) -> None:
     for proxy in world.proxies[cell.process]:
         match cell.fault:
             case "bit flip on the wire":
-                proxy.flip(chance.randrange(2), chance.choice(PLACES[cell.process == "worker"]))
+                place = HANDSHAKE + chance.randrange(ASKED) if chance.random() < 0.6 else chance.choice(ROWS_AT)
+                proxy.flip(chance.randrange(2), place, 1 << chance.randrange(8))
             case "duplicate push":
                 proxy.disturb("twice")
             case "reordered push":

@@ -37,9 +37,9 @@ class Line:
         self.rows = b""
         self.broken: list[BaseException] = []
 
-    def send_parts(self, _: BulkFrame, parts: tuple[Any, ...], done: Callable[[], None]) -> None:
+    def send_rows(self, _: BulkFrame, __: bytes, parts: tuple[Any, ...], done: Callable[[], None]) -> None:
         """Blocks."""
-        self.rows += bytes(parts[1])
+        self.rows += bytes(parts[0])
         done()
 
     def send_bulk(self, kind: BulkFrame, body: bytes) -> None:

@@ -53,7 +53,7 @@ class Line:
         for stream in range(streams):
             self.session.open(ask.OpenReader(stream, DATASET, (1,), bytes(4), 64 << 20))
 
-    def send_parts(self, kind: int, parts: Any, sent: Any) -> None:
+    def send_rows(self, kind: int, vouched: bytes, parts: Any, sent: Any) -> None:
         """The worker sends bytes."""
         assert kind == BulkFrame.DATA
         self.sent += 1

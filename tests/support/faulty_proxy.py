@@ -13,12 +13,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.connection.frames import HEADER, read_beginning
 from penstock.remote.wire import BulkFrame
 
 _CHUNK = 1 << 16
-_HANDSHAKE = (40, 288)
-"""The bytes of a client's hello and proof, before its first frame."""
-_HEAD = struct.Struct("<IBBH")
+_GREETINGS = (40, 288)
+"""The bytes of a client's hello and proof."""
+HANDSHAKE = sum(_GREETINGS)
+"""The bytes before the first frame, either way."""
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -34,7 +36,7 @@ class FaultyProxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._is_cut = False
-        self._flip = (-1, 0)
+        self._flip = (-1, 0, 0)
         self._push = ""
         self._start(self._accept)
 
@@ -51,9 +53,9 @@ class FaultyProxy:
                 _reset(connection)
             self.struck += 1
 
-    def flip(self, way: int, place: int) -> None:
-        """Turn one bit of the first connection on which so many bytes go this way from now on."""
-        self._flip = (place, way)
+    def flip(self, way: int, place: int, bit: int) -> None:
+        """Turn this bit of the byte there, on the first connection on which so many go this way from now on."""
+        self._flip = (place, way, bit)
 
     def disturb(self, push: str) -> None:
         """Have the next pushed block sent `twice`, or `late`: after the one that follows it."""
@@ -63,7 +65,7 @@ class FaultyProxy:
         """Let everything through as it is."""
         with self._lock:
             self._is_cut = False
-        self._flip, self._push = (-1, 0), ""
+        self._flip, self._push = (-1, 0, 0), ""
 
     def close(self) -> None:
         """End it."""
@@ -110,12 +112,12 @@ class FaultyProxy:
         if not self._push:
             yield from _chunks(source)
             return
-        for size in _HANDSHAKE:
+        for size in _GREETINGS:
             yield _exactly(source, size)
         late = b""
         while True:
-            head = _exactly(source, _HEAD.size)
-            length, kind, _, _ = _HEAD.unpack(head)
+            head = _exactly(source, HEADER.size)
+            length, kind, _ = read_beginning(head)
             frame = head + _exactly(source, length - len(head))
             if kind == BulkFrame.PUSH and self._push:
                 if self._push == "late" and not late:
@@ -132,10 +134,10 @@ class FaultyProxy:
             at = self._flip[0] - passed
             if self._flip[0] < 0 or way != self._flip[1] or not 0 <= at < len(data):
                 return data
-            self._flip = (-1, 0)
+            bit, self._flip = self._flip[2], (-1, 0, 0)
             self.struck += 1
         turned = bytearray(data)
-        turned[at] ^= 0x10
+        turned[at] ^= bit
         return bytes(turned)
 
     @staticmethod

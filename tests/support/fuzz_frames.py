@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random and mutated bytes for the frame decoder: `python tests/support/fuzz_frames.py --seed 1 --count 1000000`.
 
-Each case is a stream of frames, or noise, damaged in some way and cut anywhere. The decoder may answer with messages
+Each case is a stream of frames, or noise, damaged in some way and cut anywhere. Some frames are damaged before they
+get their checksum, as only a peer that means it would send them. The decoder may answer with messages
 or with ProtocolError, nothing else, and must never ask for a target of no bytes or keep more memory than its limits.
 """
 
@@ -12,9 +13,10 @@ import random
 import time
 from collections import Counter
 
+from penstock.connection.frames import HEADER, beginning, read_beginning
 from penstock.errors import ProtocolError
 from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, encode, payload_checksum
+from penstock.network.frames import BUFFER, CLIENT_TYPES, SERVER_TYPES, FrameType, encode, payload_checksum
 from penstock.network.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -63,6 +65,16 @@ def some_message(rng: random.Random) -> Message:
     )
 
 
+def forged(rng: random.Random, frame: bytes) -> bytes:
+    """The frame with another body, type, flags or length, and a checksum that is right for it."""
+    _, kind, flags = read_beginning(frame[: HEADER.size])
+    end = HEADER.size + BUFFER.size if kind == FrameType.BUFFER_RESPONSE else len(frame)
+    body, payload = damaged(rng, bytearray(frame[HEADER.size : end])), frame[end:]
+    if rng.random() < 0.2:
+        kind, flags = rng.choice((kind, rng.getrandbits(4))), rng.choice((flags, rng.getrandbits(2)))
+    return beginning(kind, bytes(body), len(payload) + rng.choice((0, 0, 0, 1)), flags) + payload
+
+
 def damaged(rng: random.Random, stream: bytearray) -> bytearray:
     """The stream after a few random edits; edits of the first bytes of frames are likely."""
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
@@ -108,8 +120,11 @@ def fuzz(seed: int, count: int) -> Counter[str]:
         if rng.random() < 0.1:
             stream = bytearray(rng.randbytes(rng.randint(0, 200)))
         else:
-            stream = bytearray(b"".join(encode(some_message(rng)) for _ in range(rng.randint(1, 4))))
-            stream = damaged(rng, stream)
+            frames = [encode(some_message(rng)) for _ in range(rng.randint(1, 4))]
+            if rng.random() < 0.5:
+                stream = damaged(rng, bytearray(b"".join(frames)))
+            else:
+                stream = bytearray(b"".join(forged(rng, each) for each in frames))
         accepts = rng.choice((CLIENT_TYPES, SERVER_TYPES, CLIENT_TYPES | SERVER_TYPES))
         decoder = FrameDecoder(accepts, lambda _, header: segment if header.length <= 512 else None)
         try:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame: the head that everything has that is sent over a connection, once its handshake is done.
 
-Head: total length u32 (with the head), type u8, a zero byte, flags u16; little-endian. The types and their bodies are
-the business of who speaks (`link/frames`, `network/frames`). The handshake has checked protocol and version, so the
-head does not repeat them.
+Head: total length u32 (with the head), type u8, a zero byte, flags u16, two checksums u32; little-endian. The types
+and their bodies are the business of who speaks (`link/frames`, `network/frames`). The handshake has checked protocol
+and version, so the head does not repeat them.
+
+The first checksum is of the eight bytes before it: nobody waits for the end of a frame whose length has come damaged.
+The second is of what the head vouches for, with these eight bytes as its seed. That is the body, or, where rows
+follow, what says whose they are: rows have checksums of their own. Both are the lower half of xxh3_64. TCP's have 16
+bits, and a bit that turns in a question would bring another range's rows, with sums that match them.
 
 Limit: a frame that `FrameReader` cuts has at most FRAME_LIMIT bytes. Bulk data does not come this way: between a task
 and its environment it lies in shared memory, and between environments `network/decoder` puts it into its segment.
@@ -16,9 +21,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import xxhash
+
 from penstock.errors import ProtocolError
 
-HEADER: Final = struct.Struct("<IBxH")
+HEADER: Final = struct.Struct("<IBxHII")
+_START: Final = struct.Struct("<IBxH")
+_SEALS: Final = struct.Struct("<QII")
+"""The bytes before the checksums, as a number, and these."""
+_LOWER: Final = 0xFFFFFFFF
 FRAME_LIMIT: Final = 64 << 20
 """Plans of jobs, and the parts from which a query is restored, are the largest; all else is small."""
 CAPACITY: Final = 256 << 10
@@ -36,10 +47,34 @@ class OutgoingFrame:
 
 def frame(kind: int, body: bytes = b"") -> bytes:
     """One whole frame; raises ProtocolError for one that nobody would read."""
-    length = HEADER.size + len(body)
-    if length > FRAME_LIMIT:
+    if HEADER.size + len(body) > FRAME_LIMIT:
         raise ProtocolError(f"a message of {len(body):,} bytes is to be sent: {FRAME_LIMIT:,} is the limit")
-    return HEADER.pack(length, kind, 0) + body
+    return beginning(kind, body)
+
+
+def beginning(kind: int, body: bytes = b"", following: int = 0, flags: int = 0) -> bytes:
+    """The head of a frame, and of its body what the head vouches for; so many bytes are to follow."""
+    start = _START.pack(HEADER.size + len(body) + following, kind, flags)
+    seed = int.from_bytes(start, "little")
+    return (
+        _SEALS.pack(seed, xxhash.xxh3_64_intdigest(start) & _LOWER, xxhash.xxh3_64_intdigest(body, seed) & _LOWER)
+        + body
+    )
+
+
+def read_beginning(head: bytes | memoryview) -> tuple[int, int, int]:
+    """Length, type and flags of a frame; raises ProtocolError unless they are as they were sent."""
+    length, kind, flags, checksum, _ = HEADER.unpack_from(head)
+    if xxhash.xxh3_64_intdigest(head[: _START.size]) & _LOWER != checksum:
+        raise ProtocolError("a frame has come damaged: the checksum of its head does not match")
+    return length, kind, flags
+
+
+def check(head: bytes | memoryview, body: bytes | bytearray | memoryview) -> None:
+    """Raise ProtocolError unless what a head vouches for is as it was sent."""
+    seed, _, checksum = _SEALS.unpack_from(head)
+    if xxhash.xxh3_64_intdigest(body, seed) & _LOWER != checksum:
+        raise ProtocolError(f"a frame of type {seed >> 32 & 0xFF} has come damaged: its checksum does not match")
 
 
 class FrameReader:
@@ -83,11 +118,13 @@ class FrameReader:
         arrived = self._end - self._start
         if arrived < HEADER.size:
             return None
-        length, kind, flags = HEADER.unpack_from(self._view, self._start)
+        body = self._start + HEADER.size
+        head = self._view[self._start : body]
+        length, kind, flags = read_beginning(head)
         if not HEADER.size <= length <= FRAME_LIMIT or flags:
             raise ProtocolError(f"a frame of {length} bytes with the flags {flags:#06x} has come")
         if arrived < length:
             return None
-        begin = self._start + HEADER.size
         self._start += length
-        return kind, self._view[begin : self._start]
+        check(head, self._view[body : self._start])
+        return kind, self._view[body : self._start]

@@ -30,7 +30,7 @@ from typing import Final, Protocol
 from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, VersionError
 
 MAGIC: Final = b"PSTK"
-VERSION: Final = 9
+VERSION: Final = 10
 """Of all protocols over connections that begin so, and of the host service's socket: they are changed together."""
 NONCE: Final = 32
 MAX_IDENTITY: Final = 255

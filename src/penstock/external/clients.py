@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.connection.frame_connection import FrameConnection
-from penstock.connection.frames import HEADER, FrameReader, OutgoingFrame
+from penstock.connection.frames import FrameReader, OutgoingFrame, beginning
 from penstock.connection.handshake import VERSION, other_version
 from penstock.connection.sockets import SocketEndpoint
 from penstock.connection.transport import Endpoint
@@ -196,7 +196,7 @@ class ClientSession:
         if self._is_over:
             self._give_back(memory, buffer)
             return
-        head = HEADER.pack(HEADER.size + CHUNK_HEAD.size + length, CHUNK, 0) + CHUNK_HEAD.pack(fetch.call)
+        head = beginning(CHUNK, CHUNK_HEAD.pack(fetch.call), length)
         recycle = functools.partial(self._give_back, memory, buffer)
         self._out.append(OutgoingFrame((head, buffer[:length]), len(head) + length, recycle))
         self.bytes_given += length

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-import xxhash
-
 from penstock.link.wire import Done
 from penstock.shuffle import EndOfPartition, PartitionId
 from penstock.shuffle.requests import Request
@@ -36,7 +34,6 @@ CHUNK_HEAD = struct.Struct("<I")
 CHUNK_BYTES = 4 << 20
 """The most that one FETCH asks for."""
 _EXTENT = struct.Struct("<QQQQ")
-_CHECKSUM = struct.Struct("<Q")
 
 
 class KeptState(StrEnum):
@@ -59,17 +56,13 @@ class KeptExtent(NamedTuple):
 
 
 def pack_kept(extents: list[KeptExtent]) -> bytes:
-    """Extents as they travel: behind their xxh3_64."""
-    body = b"".join([_EXTENT.pack(*extent) for extent in extents])
-    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)) + body
+    """Extents as they travel."""
+    return b"".join([_EXTENT.pack(*extent) for extent in extents])
 
 
 def read_kept(data: bytes) -> Iterator[KeptExtent]:
-    """Inverse of `pack_kept`. ValueError where they are not as they were sent: nothing else checks the repeats."""
-    body = memoryview(data)[_CHECKSUM.size :]
-    if data[: _CHECKSUM.size] != _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)) or len(body) % _EXTENT.size:
-        raise ValueError("their checksum does not match")
-    return map(KeptExtent._make, _EXTENT.iter_unpack(body))
+    """Inverse of `pack_kept`; struct.error for bytes of another length."""
+    return map(KeptExtent._make, _EXTENT.iter_unpack(data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from penstock.buffer.data_types import DataType
-from penstock.connection.frames import HEADER
+from penstock.connection.frames import HEADER, check, read_beginning
 from penstock.errors import ProtocolError
 from penstock.network.frames import (
     BODY_LIMITS,
@@ -125,25 +125,30 @@ class FrameDecoder:
         arrived = self._end - self._start
         if arrived < HEADER.size:
             return None
-        length, code, flags = HEADER.unpack_from(self._scratch, self._start)
+        body_start = self._start + HEADER.size
+        head = self._scratch[self._start : body_start]
+        length, code, flags = read_beginning(head)
         kind = self._check(code, flags)
         low, high = BODY_LIMITS[kind]
         if not low <= length - HEADER.size <= high:
             raise ProtocolError(f"{kind.name} frame of {length} bytes: its body must have {low} to {high}")
         if kind is FrameType.BUFFER_RESPONSE:
             return self._parse_buffer(length, arrived)
-        body_start = self._start + HEADER.size
         if length <= arrived:
             body = self._scratch[body_start : self._start + length]
+            check(head, body)
             self._start += length
             return decode_body(kind, flags, body)
         if length > SCRATCH:
+            vouching = bytes(head)
+
+            def finish(body: memoryview | None) -> Message:
+                assert body is not None  # noqa: S101 - it was given below
+                check(vouching, body)
+                return decode_body(kind, flags, body)
+
             self._start = body_start
-            return self._begin(
-                memoryview(bytearray(length - HEADER.size)),
-                length - HEADER.size,
-                lambda body: decode_body(kind, flags, body or memoryview(b"")),
-            )
+            return self._begin(memoryview(bytearray(length - HEADER.size)), length - HEADER.size, finish)
         return None
 
     def _check(self, code: int, flags: int) -> FrameType:
@@ -158,7 +163,9 @@ class FrameDecoder:
         if arrived < BUFFER_HEAD:
             return None
         body_start = self._start + HEADER.size
-        header = decode_buffer_header(self._scratch[body_start : body_start + BUFFER.size], length - BUFFER_HEAD)
+        fixed = self._scratch[body_start : body_start + BUFFER.size]
+        check(self._scratch[self._start : body_start], fixed)
+        header = decode_buffer_header(fixed, length - BUFFER_HEAD)
         if header.data_type == DataType.DATA:
             if header.length == 0:
                 self._start += BUFFER_HEAD

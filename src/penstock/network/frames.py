@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames: how the messages of a data connection look in bytes.
 
-Rules. Every frame has the head of `connection/frames`. A flag bit that a type does not define must be zero. Bodies
+Rules. Every frame has the head of `connection/frames`, which vouches for the body; that of a data buffer for all but
+its payload, which has a checksum of its own. A flag bit that a type does not define must be zero. Bodies
 have a fixed size, or a fixed head and one variable tail. A message that does not fit is a ProtocolError: the peer is
 to blame, never a crash.
 
@@ -21,7 +22,7 @@ from typing import Final
 import xxhash
 
 from penstock.buffer.data_types import DataType
-from penstock.connection.frames import HEADER, OutgoingFrame
+from penstock.connection.frames import HEADER, OutgoingFrame, beginning
 from penstock.errors import ProtocolError
 from penstock.network.messages import (
     AddCredit,
@@ -93,7 +94,6 @@ def outgoing(message: Message) -> OutgoingFrame:
 BUFFER: Final = struct.Struct("<QIIIBxxxQ")
 BUFFER_HEAD: Final = HEADER.size + BUFFER.size
 """Bytes of a BUFFER_RESPONSE before its payload."""
-_BUFFER_FRAME: Final = struct.Struct("<IBxHQIIIBxxxQ")
 _REQUEST: Final = struct.Struct("<QIqIII")
 _RECEIVER: Final = struct.Struct("<Q")
 _RECEIVER_COUNT: Final = struct.Struct("<QI")
@@ -131,10 +131,7 @@ def encode_header(header: BufferHeader) -> bytes:
         raise ValueError(
             f"a payload of {header.length} bytes of data type {header.data_type}: at most {limit} are allowed"
         )
-    return _BUFFER_FRAME.pack(
-        BUFFER_HEAD + header.length,
-        FrameType.BUFFER_RESPONSE,
-        0,
+    fixed = BUFFER.pack(
         header.receiver,
         header.subpartition,
         header.sequence,
@@ -142,6 +139,7 @@ def encode_header(header: BufferHeader) -> bytes:
         header.data_type,
         header.checksum,
     )
+    return beginning(FrameType.BUFFER_RESPONSE, fixed, header.length)
 
 
 def encode(message: Message) -> bytes:
@@ -152,7 +150,7 @@ def encode(message: Message) -> bytes:
     low, high = BODY_LIMITS[kind]
     if not low <= len(body) <= high:
         raise ValueError(f"{kind.name} with a body of {len(body)} bytes: {low} to {high} are allowed")
-    return HEADER.pack(HEADER.size + len(body), kind, flags) + body
+    return beginning(kind, body, flags=flags)
 
 
 def _encode_body(message: Message) -> tuple[FrameType, int, bytes]:

@@ -150,9 +150,10 @@ class ReadSession:
                 break
             self._holdings.figures.read += size
             self._holdings.users.moved(self._user, size, time.monotonic() - began)
-            self.logic.send_parts(
+            self.logic.send_rows(
                 BulkFrame.DATA,
-                (PAIR.pack(stream.number, 0), data),
+                PAIR.pack(stream.number, 0),
+                (data,),
                 functools.partial(self._sent, stream, size, data),
             )
         stream.task = None

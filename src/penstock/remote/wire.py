@@ -14,7 +14,8 @@ Calls and replies are those of the control plane (`link.frames`). Beside them:
 | LEAVE | reader | stream u32: no more of it |
 | BROKEN | worker | stream u32, and why it can't go on |
 
-PUSH and DATA are received straight into memory of their own, which is asked for when their length is known.
+PUSH and DATA are received straight into memory of their own, which is asked for when their length is known. Their
+heads vouch for themselves and the stream: blocks have checksums of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
-from penstock.connection.frames import FRAME_LIMIT, HEADER, OutgoingFrame, frame
+from penstock.connection.frames import FRAME_LIMIT, HEADER, OutgoingFrame, beginning, check, frame, read_beginning
 from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.link.control import error_message, raise_for_error
 from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
@@ -56,7 +57,8 @@ class BulkFrame(IntEnum):
     BROKEN = 71
 
 
-OWN_MEMORY = (BulkFrame.PUSH, BulkFrame.DATA)
+OWN_MEMORY: Final[dict[int, int]] = {BulkFrame.PUSH: 0, BulkFrame.DATA: PAIR.size}
+"""The bytes of these frames' bodies that their heads vouch for."""
 Allocate = Callable[[int, int], memoryview]
 """Memory for the body of a frame of this type and length; raises ProtocolError for one that must not come."""
 
@@ -74,6 +76,8 @@ class BulkReader:
         self._scratch = memoryview(bytearray(SCRATCH))
         self._start = self._end = 0
         self._kind = 0
+        self._head = b""
+        """That of a large frame of another kind, which vouches for all of it."""
         self._body: memoryview | None = None
         self._filled = 0
 
@@ -107,34 +111,45 @@ class BulkReader:
 
     def next_message(self) -> tuple[int, memoryview] | None:
         """The next whole frame, if it is there."""
-        if self._body is None and not self._begin():
-            return None
-        if self._body is not None:
-            if self._filled < len(self._body):
-                return None
-            body, self._body = self._body, None
-            return self._kind, body
-        length, kind, _ = HEADER.unpack_from(self._scratch, self._start)
-        begin, self._start = self._start + HEADER.size, self._start + length
-        return kind, self._scratch[begin : self._start]
+        return self._begin() if self._body is None else self._finish(self._body)
 
-    def _begin(self) -> bool:
-        """Look at the next head; False if there is no frame to be given yet."""
+    def _begin(self) -> tuple[int, memoryview] | None:
+        """The next frame, if it is a small one that is whole; a large one gets memory of its own."""
         there = self._end - self._start
         if there < HEADER.size:
-            return False
-        length, kind, flags = HEADER.unpack_from(self._scratch, self._start)
+            return None
+        begin = self._start + HEADER.size
+        head = self._scratch[self._start : begin]
+        length, kind, flags = read_beginning(head)
         if not HEADER.size <= length <= FRAME_LIMIT or flags:
             raise ProtocolError(f"a frame of {length} bytes with the flags {flags:#06x} has come")
-        if kind not in OWN_MEMORY and length <= SCRATCH:
-            return bool(there >= length)
+        vouched = OWN_MEMORY.get(kind)
+        if vouched is None and length <= SCRATCH:
+            if there < length:
+                return None
+            self._start += length
+            check(head, self._scratch[begin : self._start])
+            return kind, self._scratch[begin : self._start]
+        if vouched is not None:
+            if there < HEADER.size + vouched:
+                return None
+            check(head, self._scratch[begin : begin + vouched])
+        self._head = bytes(head)
         body = self._allocate(kind, length - HEADER.size)
-        begin = self._start + HEADER.size
         self._filled = min(there - HEADER.size, len(body))
         body[: self._filled] = self._scratch[begin : begin + self._filled]
         self._start = begin + self._filled
         self._kind, self._body = kind, body
-        return True
+        return self._finish(body)
+
+    def _finish(self, body: memoryview) -> tuple[int, memoryview] | None:
+        """The frame with this body, once that is there."""
+        if self._filled < len(body):
+            return None
+        self._body = None
+        if self._kind not in OWN_MEMORY:
+            check(self._head, body)
+        return self._kind, body
 
 
 Serve = Callable[[Any], Any]
@@ -196,10 +211,13 @@ class PeerLogic:
         """Send a frame of this type."""
         self.send(frame(kind, body))
 
-    def send_parts(self, kind: BulkFrame, parts: tuple[bytes | memoryview, ...], done: Callable[[], None]) -> None:
-        """Send a frame whose body is in parts, which are not copied."""
-        size = HEADER.size + sum(map(len, parts))
-        self.send_frame(OutgoingFrame((HEADER.pack(size, kind, 0), *parts), size, done))
+    def send_rows(
+        self, kind: BulkFrame, vouched: bytes, parts: tuple[bytes | memoryview, ...], done: Callable[[], None]
+    ) -> None:
+        """Send a frame of blocks, which are not copied; `vouched` goes before them."""
+        size = sum(map(len, parts))
+        head = beginning(kind, vouched, size)
+        self.send_frame(OutgoingFrame((head, *parts), len(head) + size, done))
 
     def send_frame(self, outgoing: OutgoingFrame) -> None:
         """Send this frame after the others; one for a connection that is over is given back at once."""

@@ -9,6 +9,7 @@ again and again; one that nobody has begun to write, until the deadline.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,6 @@ from penstock.errors import (
 from penstock.external.requests import CHUNK_BYTES, FindRange, FoundRange, KeptState, read_kept
 from penstock.link.control import carried_error
 from penstock.link.wire import Plain, from_wire
-from penstock.partition.file_header import damaged
 from penstock.services.external.fetches import ReceivedPiece, WantedPiece
 from penstock.services.external.lending import Lender, LentFile
 from penstock.services.fetching.extent_batches import FetchedExtent
@@ -137,8 +137,8 @@ class ExternalChannel(ExtentChannel):
         self._end = answer.end
         try:
             extents = [FetchedExtent(*extent) for extent in read_kept(answer.extents)]
-        except ValueError as error:
-            raise damaged(self._origin, "of the host service", f"its extents have come damaged: {error}") from error
+        except struct.error as error:
+            raise ProtocolError(f"{self._origin}: its extents can't be read: {error}") from error
         self._in_order += _neighbours(extents)
         if self._lender is not None and extents:
             size = sum(extent.length for extent in extents)

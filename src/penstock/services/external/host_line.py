@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.connection.frames import HEADER
+from penstock.connection.frames import HEADER, check, read_beginning
 from penstock.connection.handshake import VERSION, other_version
 from penstock.errors import NoStorageError, StorageError, VersionError
 from penstock.external.keys import ApplicationKey
@@ -127,8 +127,9 @@ class HostLine:
             self._socket.settimeout(self._seconds)
             self._socket.sendall(call_frame(self._calls, request.METHOD, to_wire(request)))
             self._socket.settimeout(_LOOK_SECONDS)
-            length, _, _ = HEADER.unpack(self._received(HEADER.size, lent, deadline))
-            body = self._received(length - HEADER.size, lent, deadline)
+            head = self._received(HEADER.size, lent, deadline)
+            body = self._received(read_beginning(head)[0] - HEADER.size, lent, deadline)
+            check(head, body)
             _, plain = read_reply(memoryview(body))
             return from_wire(request.ANSWER, raise_for_error(plain)), lent
         except OSError as error:

@@ -105,7 +105,7 @@ class WorkerPush:
     def _promised(self, body: memoryview) -> None:
         for block in self.queue.promised(struct.unpack("<I", body)[0]):
             assert self.logic is not None  # noqa: S101 - it is what this came over
-            self.logic.send_parts(BulkFrame.PUSH, (block.head, *block.parts), _nothing)
+            self.logic.send_rows(BulkFrame.PUSH, b"", (block.head, *block.parts), _nothing)
 
     def _acknowledged(self, body: memoryview) -> None:
         try:
