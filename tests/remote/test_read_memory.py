@@ -161,7 +161,7 @@ class Readers(RuleBasedStateMachine):
         self.line.pop(name, None)
         self.memory.leave(name, self.now)
 
-    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.25, 1.0]))
     def look(self, seconds: float) -> None:
         """Time passes, and somebody looks; who has nothing waits for those alone that are before him, and move."""
         self.now += seconds
