@@ -506,8 +506,8 @@ def test_another_version_is_refused_at_both_ends(place: Place, monkeypatch: pyte
         with service.write_part(SCHEMA) as writer:
             writer.write(rows(10))
         if "key" not in place.options:
-            monkeypatch.setattr("penstock.services.external.host_line.VERSION", VERSION + 1)
-            with pytest.raises(VersionError, match=ours):
+            monkeypatch.setattr("penstock.connection.handshake.VERSION", VERSION + 1)
+            with pytest.raises(VersionError, match=theirs):
                 place.connect()
             wait_until(lambda: ours in place.log.read_text(), "the service to say so")
             monkeypatch.undo()

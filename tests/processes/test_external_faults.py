@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +20,10 @@ import pytest
 from effort import THOROUGH
 from external_harness import SECRET, ExternalHarness
 from external_process import ExternalProcess
+from faulty_proxy import HANDSHAKE
+from flipping_proxy import FlippingProxy
 from penstock.connection.frames import frame
-from penstock.connection.handshake import Service
+from penstock.connection.handshake import Service, greeting
 from penstock.errors import (
     IncompleteDataError,
     NoStorageError,
@@ -26,9 +31,11 @@ from penstock.errors import (
     PartitionNotProducedError,
     PartitionReleasedError,
     ProducerFailedError,
+    ProtocolError,
     QuotaError,
     StaleError,
     StorageError,
+    VersionError,
 )
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import BeginPartition, EndApplication, FindRange, ListHeld
@@ -47,6 +54,7 @@ pytestmark = pytest.mark.processes
 PAUSE = 20.0 if THOROUGH else 1.0
 CLIENTS = 100 if THOROUGH else 4
 STRANGERS = 10_000 if THOROUGH else 200
+OLD_WORDS = struct.pack("<IBxH", 58, 1, 0) + b"as of version 9, whose frames had eight bytes more"
 
 
 @pytest.fixture(scope="module")
@@ -221,11 +229,76 @@ def test_strangers_cost_nothing(hosts: ExternalHarness, exchange: ConformanceExc
     bad_connections(service.port, STRANGERS, Service.EXTERNAL)
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(service.socket))
-        stranger.sendall(frame(1, b"no call"))
+        stranger.sendall(greeting() + frame(1, b"no call"))
+        assert stranger.recv(100) == greeting()
         assert stranger.recv(1) == b""
     assert rows_left(exchange.consume([(producer.descriptor, 0, 4)])) == ROWS
     wait_until(lambda: process.num_fds() <= descriptors + 2, "the connections to be closed")
     assert process.memory_info().rss - before < 16 << 20
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (greeting()[:-1] + b"\x63", "speaks version 99 of the protocol, this Penstock speaks"),
+        (OLD_WORDS, "does not say which version of the protocol it speaks"),
+        (greeting() + bytes(40), "has come damaged"),
+    ],
+    ids=["another version", "one without a greeting", "no frame"],
+)
+def test_why_a_task_is_refused_is_in_the_log(hosts: ExternalHarness, words: bytes, told: str) -> None:
+    """The service says its own version to everybody, and then closes."""
+    service = hosts.host("a")
+    begin = service.log.stat().st_size
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(service.socket))
+        stranger.sendall(words)
+        assert stranger.recv(100) == greeting()
+        with contextlib.suppress(ConnectionResetError):  # it had said more than was read
+            assert stranger.recv(1) == b""
+    wait_until(lambda: told in service.log.read_bytes()[begin:].decode(), "the service to say why")
+
+
+def test_a_service_that_does_not_say_its_version(tmp_path: Path) -> None:
+    """It hangs up, as one of an older Penstock does: the error says so, and that of another version names it."""
+    path = tmp_path / "old.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        answers = [b"", b"", greeting()[:-1] + b"\x63", b"HTTP/1.1 400\r\n"]
+
+        def serve() -> None:
+            for answer in answers:
+                connected, _ = listening.accept()
+                connected.sendall(answer)
+                connected.close()
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        key = ApplicationKey.of("new", SECRET)
+        with pytest.raises(NoStorageError, match=r"old\.sock does not say which version .* another Penstock"):
+            HostLine(str(path), key, 0.0, lambda: None)
+        with pytest.raises(VersionError, match=r"old\.sock speaks version 99 of the protocol, this Penstock speaks"):
+            HostLine(str(path), key, 5.0, lambda: None)
+        with pytest.raises(ProtocolError, match=r"old\.sock does not say which version"):
+            HostLine(str(path), key, 5.0, lambda: None)
+        server.join()
+
+
+def test_a_damaged_frame_is_asked_for_again(hosts: ExternalHarness, exchange: ConformanceExchange) -> None:
+    """One bit of what the service answers turns: in a head, in an answer, in the head of bytes. All rows come."""
+    proxy = FlippingProxy()
+    try:
+        for index, place in enumerate((2, 6, 12, 20, 60)):
+            producer = written(exchange, 8, index=index)
+            host, _, port = producer.descriptor.address.removeprefix("tcp://").rpartition(":")
+            proxy.target = (host, int(port))
+            proxy.flip_at = (-1, HANDSHAKE + place)
+            there = dataclasses.replace(producer.descriptor, address=f"tcp://{proxy.address}")
+            assert rows_left(exchange.consume([(there, 0, 4)])) == ROWS * 8
+        assert proxy.flipped == 5
+    finally:
+        proxy.close()
 
 
 def test_a_host_without_a_service_says_so(tmp_path: Path) -> None:

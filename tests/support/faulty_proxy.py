@@ -117,7 +117,7 @@ class FaultyProxy:
         late = b""
         while True:
             head = _exactly(source, HEADER.size)
-            length, kind, _ = read_beginning(head)
+            length, kind, _, _ = read_beginning(head)
             frame = head + _exactly(source, length - len(head))
             if kind == BulkFrame.PUSH and self._push:
                 if self._push == "late" and not late:

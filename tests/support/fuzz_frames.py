@@ -67,7 +67,7 @@ def some_message(rng: random.Random) -> Message:
 
 def forged(rng: random.Random, frame: bytes) -> bytes:
     """The frame with another body, type, flags or length, and a checksum that is right for it."""
-    _, kind, flags = read_beginning(frame[: HEADER.size])
+    _, kind, flags, _ = read_beginning(frame, limit=1 << 32, flags=0xFFFF)
     end = HEADER.size + BUFFER.size if kind == FrameType.BUFFER_RESPONSE else len(frame)
     body, payload = damaged(rng, bytearray(frame[HEADER.size : end])), frame[end:]
     if rng.random() < 0.2:

@@ -23,17 +23,18 @@ from typing import Final
 
 import xxhash
 
-from penstock.errors import ProtocolError
+from penstock.errors import DamagedFrameError, ProtocolError
 
 HEADER: Final = struct.Struct("<IBxHII")
 _START: Final = struct.Struct("<IBxH")
-_SEALS: Final = struct.Struct("<QII")
-"""The bytes before the checksums, as a number, and these."""
+_SEALS: Final = struct.Struct("<II")
 _LOWER: Final = 0xFFFFFFFF
 FRAME_LIMIT: Final = 64 << 20
 """Plans of jobs, and the parts from which a query is restored, are the largest; all else is small."""
 CAPACITY: Final = 256 << 10
 """Bytes that a reader takes in at once: hundreds of frames between a task and its environment."""
+Seal = tuple[int, int]
+"""The seed and the checksum of what a head vouches for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +56,30 @@ def frame(kind: int, body: bytes = b"") -> bytes:
 def beginning(kind: int, body: bytes = b"", following: int = 0, flags: int = 0) -> bytes:
     """The head of a frame, and of its body what the head vouches for; so many bytes are to follow."""
     start = _START.pack(HEADER.size + len(body) + following, kind, flags)
-    seed = int.from_bytes(start, "little")
-    return (
-        _SEALS.pack(seed, xxhash.xxh3_64_intdigest(start) & _LOWER, xxhash.xxh3_64_intdigest(body, seed) & _LOWER)
-        + body
-    )
+    vouched = xxhash.xxh3_64_intdigest(body, int.from_bytes(start, "little"))
+    return b"".join((start, _SEALS.pack(xxhash.xxh3_64_intdigest(start) & _LOWER, vouched & _LOWER), body))
 
 
-def read_beginning(head: bytes | memoryview) -> tuple[int, int, int]:
-    """Length, type and flags of a frame; raises ProtocolError unless they are as they were sent."""
-    length, kind, flags, checksum, _ = HEADER.unpack_from(head)
-    if xxhash.xxh3_64_intdigest(head[: _START.size]) & _LOWER != checksum:
-        raise ProtocolError("a frame has come damaged: the checksum of its head does not match")
-    return length, kind, flags
+def read_beginning(
+    data: bytes | memoryview, at: int = 0, *, limit: int = FRAME_LIMIT, flags: int = 0
+) -> tuple[int, int, int, Seal]:
+    """Length, type and flags of the frame whose head is there, and the seal of what it vouches for.
+
+    Raises DamagedFrameError unless they are as they were sent, ProtocolError for a longer frame and other flags.
+    """
+    length, kind, found, checksum, vouched = HEADER.unpack_from(data, at)
+    if xxhash.xxh3_64_intdigest(data[at : at + _START.size]) & _LOWER != checksum:
+        raise DamagedFrameError("a frame has come damaged: the checksum of its head does not match")
+    if not HEADER.size <= length <= limit or found & ~flags:
+        raise ProtocolError(f"a frame of {length} bytes with the flags {found:#06x} has come")
+    return length, kind, found, (length | kind << 32 | found << 48, vouched)
 
 
-def check(head: bytes | memoryview, body: bytes | bytearray | memoryview) -> None:
-    """Raise ProtocolError unless what a head vouches for is as it was sent."""
-    seed, _, checksum = _SEALS.unpack_from(head)
+def check(seal: Seal, body: bytes | bytearray | memoryview) -> None:
+    """Raise DamagedFrameError unless what a head vouches for is as it was sent."""
+    seed, checksum = seal
     if xxhash.xxh3_64_intdigest(body, seed) & _LOWER != checksum:
-        raise ProtocolError(f"a frame of type {seed >> 32 & 0xFF} has come damaged: its checksum does not match")
+        raise DamagedFrameError(f"a frame of type {seed >> 32 & 0xFF} has come damaged: its checksum does not match")
 
 
 class FrameReader:
@@ -114,17 +119,14 @@ class FrameReader:
         self._end += count
 
     def next_message(self) -> tuple[int, memoryview] | None:
-        """The next whole frame, or None until more bytes come; raises ProtocolError for a length that is not ours."""
+        """The next whole frame, or None until more bytes come; raises ProtocolError for one that is not ours."""
         arrived = self._end - self._start
         if arrived < HEADER.size:
             return None
-        body = self._start + HEADER.size
-        head = self._view[self._start : body]
-        length, kind, flags = read_beginning(head)
-        if not HEADER.size <= length <= FRAME_LIMIT or flags:
-            raise ProtocolError(f"a frame of {length} bytes with the flags {flags:#06x} has come")
+        length, kind, _, seal = read_beginning(self._view, self._start)
         if arrived < length:
             return None
+        body = self._view[self._start + HEADER.size : self._start + length]
+        check(seal, body)
         self._start += length
-        check(head, self._view[body : self._start])
-        return kind, self._view[body : self._start]
+        return kind, body

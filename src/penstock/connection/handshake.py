@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, VersionError
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError, VersionError
 
 MAGIC: Final = b"PSTK"
 VERSION: Final = 10
@@ -256,6 +256,19 @@ class Handshake:
         self._step = _Step.FAILED
         self._out = b""
         return AuthenticationError(f"the peer at {self.peer} {what}")
+
+
+def greeting() -> bytes:
+    """The first bytes of either end of a connection, in a form that no version changes: protocol and version."""
+    return MAGIC + bytes((VERSION,))
+
+
+def check_greeting(word: bytes, peer: str) -> None:
+    """Raise VersionError for the greeting of another version, ProtocolError for what is none."""
+    if word[:-1] != MAGIC:
+        raise ProtocolError(f"{peer} does not say which version of the protocol it speaks, as this Penstock does")
+    if word[-1] != VERSION:
+        raise VersionError(f"{peer} {other_version(word[-1])}")
 
 
 def other_version(theirs: int) -> str:

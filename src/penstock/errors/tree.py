@@ -119,6 +119,10 @@ class ProtocolError(PenstockError):
     failure = FailureKind.HOST
 
 
+class DamagedFrameError(ProtocolError, ConnectionError):
+    """Other bytes have come than were sent: the connection is of no use any more, and another one may be."""
+
+
 class IllegalTransitionError(ProtocolError):
     """An event that has no place in an object's state: whoever caused it does not keep to the order of things."""
 

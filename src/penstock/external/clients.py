@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection of an application to the host service: questions in, answers and bytes out.
 
-Rules: over the Unix socket the kernel says which user it is; the first word says which application, within ten
-seconds. Over the port the handshake has proved it. A partition whose writer's connection ends before it is committed
-has failed. A connection asks `MOST_AT_ONCE` things at a time, and no more.
+Rules: over the Unix socket the kernel says which user it is, a greeting which version it speaks, and the first
+question which application, within ten seconds. Over the port the handshake has proved it. A partition whose writer's
+connection ends before it is committed has failed. A connection asks `MOST_AT_ONCE` things at a time, and no more.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from penstock.connection.frame_connection import FrameConnection
+from penstock.connection.frame_connection import Decoder, FrameConnection
 from penstock.connection.frames import FrameReader, OutgoingFrame, beginning
-from penstock.connection.handshake import VERSION, other_version
+from penstock.connection.handshake import greeting
 from penstock.connection.sockets import SocketEndpoint
 from penstock.connection.transport import Endpoint
-from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError, VersionError
+from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 from penstock.external.accounts import Account
 from penstock.external.chunk_memory import ChunkMemory
+from penstock.external.greeted_reader import GreetedReader
 from penstock.external.keeper import Keeper
 from penstock.external.requests import (
     CHUNK,
@@ -82,7 +83,7 @@ class ClientSession:
 
     def __init__(self, keeper: Keeper, endpoint: Endpoint, account: Account | None, memory: MemoryOf) -> None:
         self.wake: Callable[[], None] = lambda: None
-        self.decoder = FrameReader(_CAPACITY)
+        self.decoder: Decoder[Message] = FrameReader(_CAPACITY)
         self.account = account
         self.bytes_given = self.bytes_lent = 0
         self._keeper = keeper
@@ -100,6 +101,9 @@ class ClientSession:
         self._writing: set[int] = set()
         if account is not None:
             account.connections += 1
+        else:
+            self.decoder = GreetedReader(_CAPACITY, endpoint.peer)
+            self._out.append(OutgoingFrame((greeting(),), len(greeting())))
 
     def receive(self, message: Message) -> None:
         """Begin to answer a question."""
@@ -227,12 +231,9 @@ class ClientSession:
         endpoint = self._endpoint
         if self.account is not None or not isinstance(endpoint, SocketEndpoint):
             raise ProtocolError("an application introduces itself once, over the service's Unix socket")
-        if request.version != VERSION:
-            log.warning("%s %s", endpoint.peer, other_version(request.version))
-            raise VersionError(f"{endpoint.peer} {other_version(request.version)}")
         self.account = self._keeper.introduce(request.title, request.key, user_of(endpoint.connected))
         self.account.connections += 1
-        return Introduced(self._keeper.folders.reserve, VERSION)
+        return Introduced(self._keeper.folders.reserve)
 
     def _begin_partition(self, account: Account, call: int, request: BeginPartition) -> None:
         """The answer goes out at once: its descriptors need a socket on which nothing waits."""

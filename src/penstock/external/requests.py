@@ -67,22 +67,17 @@ def read_kept(data: bytes) -> Iterator[KeptExtent]:
 
 @dataclass(frozen=True, slots=True)
 class Introduced:
-    """The service knows the application, and speaks this version. So many bytes stay free on its disks."""
+    """The service knows the application. So many bytes stay free on its disks."""
 
     reserve: int
-    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Introduce(Request[Introduced]):
-    """The first word over the Unix socket: which application this is. AuthenticationError for another user's.
-
-    VersionError where `version` is not the service's: a connection over its port says that in the handshake.
-    """
+    """The first question over the Unix socket: which application this is. AuthenticationError for another user's."""
 
     title: str
     key: bytes
-    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

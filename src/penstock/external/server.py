@@ -22,7 +22,7 @@ from penstock.connection.protection import Protection
 from penstock.connection.sockets import SocketEndpoint, SocketListener, unix_listening
 from penstock.connection.transport import Endpoint, Listener
 from penstock.connection.unauthenticated import Unauthenticated
-from penstock.errors import PenstockError, SettingError
+from penstock.errors import PenstockError, ProtocolError, SettingError, VersionError
 from penstock.external.accounts import Account
 from penstock.external.chunk_memory import ChunkMemory
 from penstock.external.clients import ClientSession, Message, user_of
@@ -153,6 +153,8 @@ class ServiceServer:
     def _closed(self, connection: FrameConnection[Message], error: BaseException | None) -> None:
         session = self._sessions.pop(connection, None)
         self._strangers.leave(connection)
+        if isinstance(error, ProtocolError | VersionError):
+            log.warning("closed the connection from %s: %s", connection.peer, error)
         if session is None or session.account is None:
             return
         account = session.account

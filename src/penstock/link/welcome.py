@@ -7,7 +7,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from penstock.connection.frames import FRAME_LIMIT, HEADER, check, frame, read_beginning
+from penstock.connection.frames import HEADER, check, frame, read_beginning
 from penstock.connection.handshake import Handshake
 from penstock.errors import AuthenticationError, EnvironmentLostError, ProtocolError
 from penstock.link.control import pack, unpack
@@ -59,13 +59,13 @@ def _receive_welcome(connection: socket.socket) -> tuple[Welcome, int]:
     try:
         if len(head) != HEADER.size or len(descriptors) != 1:
             raise EnvironmentLostError("the environment closed the connection before its welcome")
-        length, kind, _ = read_beginning(head)
-        if kind != LinkFrameType.WELCOME or not HEADER.size < length <= FRAME_LIMIT:
+        length, kind, _, seal = read_beginning(head)
+        if kind != LinkFrameType.WELCOME:
             raise ProtocolError(f"a frame of type {kind} and {length} bytes where the welcome was expected")
         body = connection.recv(length - HEADER.size, socket.MSG_WAITALL)
         if len(body) != length - HEADER.size:
             raise EnvironmentLostError("the environment closed the connection within its welcome")
-        check(head, body)
+        check(seal, body)
         return from_wire(Welcome, unpack(body)), descriptors[0]
     except BaseException:
         for descriptor in descriptors:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from penstock.buffer.data_types import DataType
-from penstock.connection.frames import HEADER, check, read_beginning
+from penstock.connection.frames import HEADER, Seal, check, read_beginning
 from penstock.errors import ProtocolError
 from penstock.network.frames import (
     BODY_LIMITS,
@@ -125,26 +125,24 @@ class FrameDecoder:
         arrived = self._end - self._start
         if arrived < HEADER.size:
             return None
-        body_start = self._start + HEADER.size
-        head = self._scratch[self._start : body_start]
-        length, code, flags = read_beginning(head)
+        length, code, flags, seal = read_beginning(self._scratch, self._start, limit=1 << 32, flags=0xFFFF)
         kind = self._check(code, flags)
         low, high = BODY_LIMITS[kind]
         if not low <= length - HEADER.size <= high:
             raise ProtocolError(f"{kind.name} frame of {length} bytes: its body must have {low} to {high}")
         if kind is FrameType.BUFFER_RESPONSE:
-            return self._parse_buffer(length, arrived)
+            return self._parse_buffer(length, arrived, seal)
+        body_start = self._start + HEADER.size
         if length <= arrived:
             body = self._scratch[body_start : self._start + length]
-            check(head, body)
+            check(seal, body)
             self._start += length
             return decode_body(kind, flags, body)
         if length > SCRATCH:
-            vouching = bytes(head)
 
             def finish(body: memoryview | None) -> Message:
                 assert body is not None  # noqa: S101 - it was given below
-                check(vouching, body)
+                check(seal, body)
                 return decode_body(kind, flags, body)
 
             self._start = body_start
@@ -159,12 +157,12 @@ class FrameDecoder:
             raise ProtocolError(f"{kind.name} with unknown flags {flags:#06x}")
         return kind
 
-    def _parse_buffer(self, length: int, arrived: int) -> Message | None:
+    def _parse_buffer(self, length: int, arrived: int, seal: Seal) -> Message | None:
         if arrived < BUFFER_HEAD:
             return None
         body_start = self._start + HEADER.size
         fixed = self._scratch[body_start : body_start + BUFFER.size]
-        check(self._scratch[self._start : body_start], fixed)
+        check(seal, fixed)
         header = decode_buffer_header(fixed, length - BUFFER_HEAD)
         if header.data_type == DataType.DATA:
             if header.length == 0:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
-from penstock.connection.frames import FRAME_LIMIT, HEADER, OutgoingFrame, beginning, check, frame, read_beginning
+from penstock.connection.frames import HEADER, OutgoingFrame, Seal, beginning, check, frame, read_beginning
 from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.link.control import error_message, raise_for_error
 from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
@@ -76,8 +76,8 @@ class BulkReader:
         self._scratch = memoryview(bytearray(SCRATCH))
         self._start = self._end = 0
         self._kind = 0
-        self._head = b""
-        """That of a large frame of another kind, which vouches for all of it."""
+        self._seal: Seal | None = None
+        """That of a large frame of another kind, for all of it."""
         self._body: memoryview | None = None
         self._filled = 0
 
@@ -118,23 +118,22 @@ class BulkReader:
         there = self._end - self._start
         if there < HEADER.size:
             return None
-        begin = self._start + HEADER.size
-        head = self._scratch[self._start : begin]
-        length, kind, flags = read_beginning(head)
-        if not HEADER.size <= length <= FRAME_LIMIT or flags:
-            raise ProtocolError(f"a frame of {length} bytes with the flags {flags:#06x} has come")
-        vouched = OWN_MEMORY.get(kind)
+        length, kind, _, seal = read_beginning(self._scratch, self._start)
+        begin, vouched = self._start + HEADER.size, OWN_MEMORY.get(kind)
         if vouched is None and length <= SCRATCH:
             if there < length:
                 return None
+            found = self._scratch[begin : self._start + length]
+            check(seal, found)
             self._start += length
-            check(head, self._scratch[begin : self._start])
-            return kind, self._scratch[begin : self._start]
+            return kind, found
+        self._seal = seal if vouched is None else None
         if vouched is not None:
+            if length < HEADER.size + vouched:
+                raise ProtocolError(f"a frame of type {kind} has {length} bytes: that is less than its own head")
             if there < HEADER.size + vouched:
                 return None
-            check(head, self._scratch[begin : begin + vouched])
-        self._head = bytes(head)
+            check(seal, self._scratch[begin : begin + vouched])
         body = self._allocate(kind, length - HEADER.size)
         self._filled = min(there - HEADER.size, len(body))
         body[: self._filled] = self._scratch[begin : begin + self._filled]
@@ -147,8 +146,8 @@ class BulkReader:
         if self._filled < len(body):
             return None
         self._body = None
-        if self._kind not in OWN_MEMORY:
-            check(self._head, body)
+        if self._seal is not None:
+            check(self._seal, body)
         return self._kind, body
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.connection.frames import HEADER, check, read_beginning
-from penstock.connection.handshake import VERSION, other_version
-from penstock.errors import NoStorageError, StorageError, VersionError
+from penstock.connection.handshake import check_greeting, greeting
+from penstock.errors import NoStorageError, StorageError
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import BeginPartition, BegunPartition, Introduce, Introduced, LendFile
 from penstock.link.control import raise_for_error
@@ -51,11 +51,14 @@ class HostLine:
         self._patience = patience
         self._calls = 0
         self._seconds = answer
-        self._socket = self._connected()
+        deadline = time.monotonic() + patience
+        self._socket = self._connected(deadline)
         try:
-            self.introduced: Introduced = self.ask(Introduce(key.title, key.key, VERSION))
-            if self.introduced.version != VERSION:
-                raise VersionError(f"the host service at {path} {other_version(self.introduced.version)}")
+            while not self._has_greeted(deadline):
+                self.close()
+                self._pause()
+                self._socket = self._connected(deadline)
+            self.introduced: Introduced = self.ask(Introduce(key.title, key.key))
         except BaseException:
             self.close()
             raise
@@ -93,8 +96,24 @@ class HostLine:
         """Hang up; idempotent."""
         self._socket.close()
 
-    def _connected(self) -> socket.socket:
-        deadline = time.monotonic() + self._patience
+    def _has_greeted(self, deadline: float) -> bool:
+        """Tell whether the service has said its version, before the deadline; VersionError where that is another."""
+        try:
+            with contextlib.suppress(BrokenPipeError):  # what the service has said before it went is still there
+                self._socket.sendall(greeting())
+            self._socket.settimeout(_LOOK_SECONDS)
+            word = self._received(len(greeting()), [], time.monotonic() + self._seconds)
+        except OSError as error:
+            if time.monotonic() < deadline:
+                return False
+            raise NoStorageError(
+                f"the host service at {self._path} does not say which version it speaks: it is of another Penstock,"
+                f" stands still, or has just ended: {error}"
+            ) from error
+        check_greeting(word, f"the host service at {self._path}")
+        return True
+
+    def _connected(self, deadline: float) -> socket.socket:
         while True:
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -109,8 +128,11 @@ class HostLine:
                     ) from error
             else:
                 return connected
-            self._check()
-            time.sleep(_PAUSE_SECONDS)
+            self._pause()
+
+    def _pause(self) -> None:
+        self._check()
+        time.sleep(_PAUSE_SECONDS)
 
     def _borrowed(self, request: Request[A], count: int) -> tuple[A, list[int]]:
         answer, lent = self._asked(request)
@@ -128,12 +150,14 @@ class HostLine:
             self._socket.sendall(call_frame(self._calls, request.METHOD, to_wire(request)))
             self._socket.settimeout(_LOOK_SECONDS)
             head = self._received(HEADER.size, lent, deadline)
-            body = self._received(read_beginning(head)[0] - HEADER.size, lent, deadline)
-            check(head, body)
+            length, _, _, seal = read_beginning(head)
+            body = self._received(length - HEADER.size, lent, deadline)
+            check(seal, body)
             _, plain = read_reply(memoryview(body))
             return from_wire(request.ANSWER, raise_for_error(plain)), lent
         except OSError as error:
             self._close_all(lent)
+            self.close()  # what comes next would mean nothing
             raise StorageError(
                 f"the host service at {self._path} has gone while a partition was written: {error}. The partition"
                 " must be produced again"

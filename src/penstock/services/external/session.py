@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.connection.frames import FRAME_LIMIT, HEADER, check, frame, read_beginning
+from penstock.connection.frames import HEADER, check, frame, read_beginning
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
 from penstock.errors import ProtocolError
 from penstock.external.keys import ApplicationKey
@@ -47,15 +47,15 @@ class ServiceHeads:
         """Read the head of a frame, if it is whole."""
         if len(view) < HEADER.size:
             return None
-        length, kind, _ = read_beginning(view[: HEADER.size])
+        length, kind, _, seal = read_beginning(view)
         size = _CHUNK_HEAD if kind == CHUNK else HEADER.size
-        most = size + CHUNK_BYTES if kind == CHUNK else FRAME_LIMIT
-        if kind not in (CHUNK, LinkFrameType.REPLY) or not size <= length <= most:
+        is_too_long = kind == CHUNK and length > size + CHUNK_BYTES
+        if kind not in (CHUNK, LinkFrameType.REPLY) or length < size or is_too_long:
             raise ProtocolError(f"a frame of type {kind} and {length} bytes came, which nobody has asked for")
         if len(view) < size:
             return None
         if kind == CHUNK:
-            check(view[: HEADER.size], view[HEADER.size : size])
+            check(seal, view[HEADER.size : size])
         return BodyHead(bytes(view[:size]), length - size, kind == CHUNK)
 
     def message(self, head: bytes, body: pa.Buffer | bytearray) -> ServiceReply | ServiceChunk:
@@ -63,7 +63,7 @@ class ServiceHeads:
         if len(head) == _CHUNK_HEAD:
             (call,) = CHUNK_HEAD.unpack_from(head, HEADER.size)
             return ServiceChunk(call, body)
-        check(head, memoryview(body))
+        check(read_beginning(head)[-1], memoryview(body))
         try:
             return ServiceReply(*read_reply(memoryview(body)))
         except struct.error as error:

@@ -2,8 +2,9 @@
 """The connection to one service, for as long as somebody wants something of it: made again where it breaks.
 
 Rules: a service that gives nothing for `patience` seconds while something is wanted is lost. Only time counts in
-which somebody looks: a task may take as long as it likes with what it has. A login that fails and bytes that are no
-protocol are raised at once, as trying again would not help.
+which somebody looks: a task may take as long as it likes with what it has. A frame that has come damaged is asked for
+again on another connection. A login that fails and bytes that are no protocol are raised at once, as trying again
+would not help.
 """
 
 from __future__ import annotations
