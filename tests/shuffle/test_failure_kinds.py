@@ -43,7 +43,7 @@ KINDS = {
         "StaleError",
         "TaskCancelledError",
     },
-    FailureKind.HOST: {"InsufficientBuffersError", "OutsideError", "ProtocolError"},
+    FailureKind.HOST: {"DamagedFrameError", "InsufficientBuffersError", "OutsideError", "ProtocolError"},
     FailureKind.STORAGE: {"StorageError"},
     FailureKind.NO_STORAGE: {"NoStorageError"},
     FailureKind.UNRESTORABLE: {"CorruptCheckpointError"},
