@@ -133,7 +133,7 @@ class MergedFiles:
                 path = int(found.stem) if found.stem.isdigit() else -1
                 if path not in paths:
                     found.unlink(missing_ok=True)
-                elif found != self._path(path):
+                elif str(found) != self._path(path):
                     self._elsewhere[path] = directory
                 following = max(following, path + 1)
         return following
@@ -181,7 +181,7 @@ class MergedFiles:
         if self._at_once == _AT_ONCE:
             self._loop.call_soon(self._begin_turn)
         self._at_once -= count
-        DISKS.has_read(str(self._path(first.path)), count, time.perf_counter() - began)
+        DISKS.has_read(self._path(first.path), count, time.perf_counter() - began)
         return count
 
     def _begin_turn(self) -> None:
@@ -212,7 +212,7 @@ class MergedFiles:
             while left:
                 written = os.pwrite(file, left, offset)
                 left, offset = left[written:], offset + written
-        DISKS.has_written(str(self._path(spot.path)), len(data), time.perf_counter() - began)
+        DISKS.has_written(self._path(spot.path), len(data), time.perf_counter() - began)
 
     def _read(self, first: Spot, target: memoryview) -> None:
         offset, view = first.offset, target
@@ -227,7 +227,7 @@ class MergedFiles:
                     view, offset = view[count:], offset + count
         except FileNotFoundError as error:
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
-        DISKS.has_read(str(self._path(first.path)), len(target), time.perf_counter() - began)
+        DISKS.has_read(self._path(first.path), len(target), time.perf_counter() - began)
 
     def _settle(self, paths: Sequence[int], committed: CommittedWriter) -> None:
         if self._options.fsync:
@@ -254,7 +254,7 @@ class MergedFiles:
         for file in files:
             os.close(file)
         for path in paths:
-            self._path(path).unlink(missing_ok=True)
+            Path(self._path(path)).unlink(missing_ok=True)
 
     @contextmanager
     def _opened(self, path: int, *, is_there: bool = False) -> Iterator[int]:
@@ -285,8 +285,8 @@ class MergedFiles:
         found = self._elsewhere.get(path) if self._elsewhere else None
         return found or self._options.directories[path % len(self._options.directories)]
 
-    def _path(self, path: int) -> Path:
-        return self._directory(path) / f"{path}{_SUFFIX}"
+    def _path(self, path: int) -> str:
+        return f"{self._directory(path)}/{path}{_SUFFIX}"
 
     def _free(self, directory: Path) -> int:
         try:

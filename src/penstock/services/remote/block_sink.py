@@ -34,6 +34,15 @@ class _OpenBlock:
     parts: list[bytes | memoryview] = field(default_factory=list)
     size: int = 0
     sums: Sums = field(default_factory=Sums)
+    digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+    """Of the parts: each is added while it is still in the processor's cache."""
+
+    def add(self, parts: tuple[bytes | memoryview, ...], size: int) -> None:
+        """Another message, in parts."""
+        self.parts += parts
+        self.size += size
+        for part in parts:
+            self.digest.update(part)
 
 
 class BlockSink:
@@ -101,34 +110,41 @@ class BlockSink:
         if begun is not None and begun.size + size > BLOCK_BYTES:
             self._close(file)
             begun = None
-        if begun is None:
-            begun = self._begun[file] = _OpenBlock()
         checksum = xxhash.xxh3_64_intdigest(payload)
         self._sums[file].add(rows, length, checksum)
-        begun.sums.add(rows, length, checksum)
-        begun.parts += [_MESSAGE.pack(length, checksum), payload]
+        parts: tuple[bytes | memoryview, ...] = (_MESSAGE.pack(length, checksum), payload)
         if padding:
-            begun.parts.append(_ZEROES[padding])
-        begun.size += size
-        if begun.size > BLOCK_BYTES:
-            self._close(file)
+            parts = (*parts, _ZEROES[padding])
+        if size > BLOCK_BYTES:
+            self._cut(file, memoryview(b"".join(parts)), (rows, length, checksum))
+            return
+        if begun is None:
+            begun = self._begun[file] = _OpenBlock()
+        begun.sums.add(rows, length, checksum)
+        begun.add(parts, size)
 
     def _close(self, file: int) -> None:
-        """Make blocks of what a file has: one, but for a message that is longer."""
+        """Make a block of what a file has."""
         begun = self._begun.pop(file)
-        size, sums = begun.size, (begun.sums.rows, begun.sums.nbytes, begun.sums.checksum)
-        if size <= BLOCK_BYTES:
-            self._block(file, tuple(begun.parts), size, sums)
-            return
-        whole = memoryview(b"".join(begun.parts))
-        for begin, end in pairwise([*range(0, size, BLOCK_BYTES), size]):
-            self._block(file, (whole[begin:end],), end - begin, sums if not begin else (0, 0, 0))
+        sums = begun.sums.rows, begun.sums.nbytes, begun.sums.checksum
+        self._block(file, tuple(begun.parts), begun.size, sums, begun.digest.intdigest())
 
-    def _block(self, file: int, parts: tuple[bytes | memoryview, ...], size: int, sums: tuple[int, int, int]) -> None:
-        digest = xxhash.xxh3_64()
-        for part in parts:
-            digest.update(part)
+    def _cut(self, file: int, whole: memoryview, sums: tuple[int, int, int]) -> None:
+        """Make blocks of a message that is longer than one."""
+        for begin, end in pairwise([*range(0, len(whole), BLOCK_BYTES), len(whole)]):
+            part = whole[begin:end]
+            checksum = xxhash.xxh3_64_intdigest(part)
+            self._block(file, (part,), len(part), sums if not begin else (0, 0, 0), checksum)
+
+    def _block(
+        self,
+        file: int,
+        parts: tuple[bytes | memoryview, ...],
+        size: int,
+        sums: tuple[int, int, int],
+        checksum: int,
+    ) -> None:
         number = self._next[file]
         self._next[file] = number + 1
-        head = BlockHead(size, self._writer, file, number, digest.intdigest()).packed()
+        head = BlockHead(size, self._writer, file, number, checksum).packed()
         self._blocks.append(PushedBlock(file, number, size, head, parts, sums))
