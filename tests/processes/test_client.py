@@ -507,9 +507,14 @@ def test_another_version_is_refused_at_both_ends(place: Place, monkeypatch: pyte
             writer.write(rows(10))
         if "key" not in place.options:
             monkeypatch.setattr("penstock.connection.handshake.VERSION", VERSION + 1)
-            with pytest.raises(VersionError, match=theirs):
-                place.connect()
-            wait_until(lambda: ours in place.log.read_text(), "the service to say so")
+
+            def is_said() -> bool:
+                """As of `is_logged`."""
+                with pytest.raises(VersionError, match=theirs):
+                    place.connect()
+                return ours in place.log.read_text()
+
+            wait_until(is_said, "the service to say so")
             monkeypatch.undo()
         monkeypatch.setattr("penstock.connection.handshake.VERSION", VERSION + 1)
         begin = place.log.stat().st_size

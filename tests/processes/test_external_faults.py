@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -250,13 +251,32 @@ def test_why_a_task_is_refused_is_in_the_log(hosts: ExternalHarness, words: byte
     """The service says its own version to everybody, and then closes."""
     service = hosts.host("a")
     begin = service.log.stat().st_size
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(str(service.socket))
-        stranger.sendall(words)
-        assert stranger.recv(100) == greeting()
-        with contextlib.suppress(ConnectionResetError):  # it had said more than was read
+
+    def is_logged() -> bool:
+        """Refusals of one second share a line, so they are tried again."""
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(service.socket))
+            stranger.sendall(words)
+            assert stranger.recv(100) == greeting()
+            with contextlib.suppress(ConnectionResetError):  # it had said more than was read
+                assert stranger.recv(1) == b""
+        return told in service.log.read_bytes()[begin:].decode()
+
+    wait_until(is_logged, "the service to say why")
+
+
+def test_many_refusals_are_few_lines(hosts: ExternalHarness) -> None:
+    """Hundreds that say nothing of the protocol: any user of the host can make them, and would fill a disk."""
+    service = hosts.host("a")
+    begin, began = service.log.stat().st_size, time.monotonic()
+    for _ in range(300):
+        with socket.socket(socket.AF_UNIX) as stranger, contextlib.suppress(ConnectionResetError):
+            stranger.connect(str(service.socket))
+            stranger.sendall(OLD_WORDS)
+            assert stranger.recv(100) == greeting()
             assert stranger.recv(1) == b""
-    wait_until(lambda: told in service.log.read_bytes()[begin:].decode(), "the service to say why")
+    lines = service.log.read_bytes()[begin:].decode().count("refused a connection")
+    assert lines <= 1 + (time.monotonic() - began)
 
 
 def test_a_service_that_does_not_say_its_version(tmp_path: Path) -> None:
@@ -299,6 +319,26 @@ def test_a_damaged_frame_is_asked_for_again(hosts: ExternalHarness, exchange: Co
         assert proxy.flipped == 5
     finally:
         proxy.close()
+
+
+def test_a_link_that_damages_all_answers_is_given_up(tmp_path: Path) -> None:
+    """Its readers end with what came, when their patience does, and do not hammer at the service meanwhile."""
+    harness = ExternalHarness(tmp_path, "damaged")
+    harness.conf["spark.penstock.external.retryTimeout"] = "2s"
+    exchange, proxy = ConformanceExchange(harness, asyncio.run), FlippingProxy(always=True)
+    try:
+        producer = written(exchange, 1)
+        host, _, port = producer.descriptor.address.removeprefix("tcp://").rpartition(":")
+        proxy.target = (host, int(port))
+        proxy.flip_at = (-1, HANDSHAKE + 2)
+        there = dataclasses.replace(producer.descriptor, address=f"tcp://{proxy.address}")
+        with pytest.raises(PartitionLostError, match="has come damaged"):
+            exchange.consume([(there, 0, 4)]).drain()
+        assert 2 <= proxy.flipped <= 25
+    finally:
+        proxy.close()
+        exchange.close()
+        harness.close()
 
 
 def test_a_host_without_a_service_says_so(tmp_path: Path) -> None:

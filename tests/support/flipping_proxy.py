@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that flips one bit of what goes through it, once in each direction, after so many bytes."""
+"""A TCP proxy that flips one bit of what goes through it, once in each direction or always, after so many bytes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CHUNK = 1 << 16
 class FlippingProxy:
     """Listens at `address`; `flip_at` are the bytes of one connection after which a bit flips: there, and back.
 
-    `seen` are the bytes of all connections, there, and back, if it `keeps` them.
+    `seen` are the bytes of all connections, there, and back, if it `keeps` them. With `always` it flips on each one.
     """
 
-    def __init__(self, port: int = 0, *, keeps: bool = False) -> None:
+    def __init__(self, port: int = 0, *, keeps: bool = False, always: bool = False) -> None:
         self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.target = ("127.0.0.1", 0)
@@ -25,6 +25,7 @@ class FlippingProxy:
         self.flipped = 0
         self.seen = (bytearray(), bytearray())
         self._keeps = keeps
+        self._always = always
         self._lock = threading.Lock()
         self._start(self._accept)
 
@@ -68,7 +69,8 @@ class FlippingProxy:
             at = self.flip_at[way] - passed
             if self.flip_at[way] >= 0 and 0 <= at < len(data):
                 data[at] ^= 0x10
-                self.flip_at = (-1, self.flip_at[1]) if way == 0 else (self.flip_at[0], -1)
+                if not self._always:
+                    self.flip_at = (-1, self.flip_at[1]) if way == 0 else (self.flip_at[0], -1)
                 self.flipped += 1
         return data
 

@@ -3,8 +3,7 @@
 
 Rules. Of a connection 300 bytes are read before it has proved itself, and it has ten seconds for them, however it
 spreads them. Those under way are few, and few of one source (`unauthenticated`): for a new one the first one goes.
-Callbacks only: each costs a small object and a timer, and `close` leaves none. Refusals are logged, a line a second
-at most, with the number of those between.
+Callbacks only: each costs a small object and a timer, and `close` leaves none. Refusals are logged (`refusals`).
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from typing import Generic, TypeVar
 
 from penstock.connection.handshake import Handshake, Role, Secrets, Service
 from penstock.connection.opening import HANDSHAKE_SECONDS
+from penstock.connection.refusals import RefusalLog
 from penstock.connection.transport import Endpoint, binding_of
 from penstock.connection.unauthenticated import MOST, MOST_OF_ONE, Unauthenticated
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.connection")
-
-_LOG_SECONDS = 1.0
 
 E = TypeVar("E", bound=Endpoint)
 
@@ -52,8 +50,7 @@ class Door(Generic[E]):
         self._enter = enter
         self._settings = settings
         self._waiting = Unauthenticated[_Greeting[E]](settings.most, settings.most_of_one)
-        self._loop = asyncio.get_running_loop()
-        self._quiet_until = self._unsaid = 0.0
+        self._log = RefusalLog()
         self._is_closed = False
         self.refused = 0
         """The number of those that have come, and not come in."""
@@ -100,12 +97,7 @@ class Door(Generic[E]):
         self.refused += 1
         if self._is_closed:
             return
-        if self._loop.time() < self._quiet_until:
-            self._unsaid += 1
-            return
-        others = f" ({self._unsaid:.0f} others since the last line)" if self._unsaid else ""
-        log.warning("refused a connection from %s: %s%s", endpoint.peer, cause, others)
-        self._quiet_until, self._unsaid = self._loop.time() + _LOG_SECONDS, 0
+        self._log.say(endpoint.peer, cause)
 
 
 class _Greeting(Generic[E]):

@@ -19,6 +19,7 @@ from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import Service
 from penstock.connection.opening import HANDSHAKE_SECONDS
 from penstock.connection.protection import Protection
+from penstock.connection.refusals import RefusalLog
 from penstock.connection.sockets import SocketEndpoint, SocketListener, unix_listening
 from penstock.connection.transport import Endpoint, Listener
 from penstock.connection.unauthenticated import Unauthenticated
@@ -58,6 +59,7 @@ class ServiceServer:
         self._sessions: dict[FrameConnection[Message], ClientSession] = {}
         self._strangers = Unauthenticated[FrameConnection[Message]](_STRANGERS, _STRANGERS_OF_ONE)
         self._listeners: list[Listener | SocketListener] = []
+        self._refusals = RefusalLog()
         self._door = Door[Endpoint](Service.EXTERNAL, keeper, self._enter)
         self._bound: tuple[Path, int] | None = None
         """The Unix socket, and the number of its file."""
@@ -154,7 +156,7 @@ class ServiceServer:
         session = self._sessions.pop(connection, None)
         self._strangers.leave(connection)
         if isinstance(error, ProtocolError | VersionError):
-            log.warning("closed the connection from %s: %s", connection.peer, error)
+            self._refusals.say(connection.peer, error)
         if session is None or session.account is None:
             return
         account = session.account

@@ -3,8 +3,8 @@
 
 Rules: a service that gives nothing for `patience` seconds while something is wanted is lost. Only time counts in
 which somebody looks: a task may take as long as it likes with what it has. A frame that has come damaged is asked for
-again on another connection. A login that fails and bytes that are no protocol are raised at once, as trying again
-would not help.
+again on another connection, at once, or after a pause where this one has given nothing. A login that fails and bytes
+that are no protocol are raised at once, as trying again would not help.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class ServiceLine:
         self._looked: float | None = None
         self._stalled = 0.0
         self._cause = "it does not answer"
+        self._has_given = False
+        """True if anything has come over this connection."""
 
     @property
     def due(self) -> float | None:
@@ -60,7 +62,7 @@ class ServiceLine:
             return found
         try:
             for message in wire.move():
-                self._stalled = 0.0
+                self._stalled, self._has_given = 0.0, True
                 found += self.fetches.took(message)
             if found:
                 wire.flush()
@@ -94,10 +96,11 @@ class ServiceLine:
         except ConnectionError as error:
             self._cause, self._again = str(error), now + _PAUSE_SECONDS
             return
+        self._has_given = False
         self.fetches.begin(self.wire.session)
 
     def _broke(self, error: ConnectionError, now: float) -> list[FetchedPiece]:
         was_made = self.wire is not None and not self.wire.is_connecting
         self.close()
-        self._cause, self._again = str(error), now + _PAUSE_SECONDS * (not was_made)
+        self._cause, self._again = str(error), now + _PAUSE_SECONDS * (not self._has_given)
         return list(self.fetches.end(blames=was_made))
