@@ -130,12 +130,18 @@ def test_a_young_application_waits_for_its_executors(
 
 def test_persisted_on_both_hosts(cluster: Any, hosts: Hosts) -> None:
     """One task reads what is persisted on both."""
-    kept = numbers(cluster, 4).mapInArrow(lambda batches: batches, "id long").persist()
-    assert kept.toDF().count() == ROWS
-    assert kept.keyBy("id", numPartitions=7).agg(n=("id", "count")).toDF().count() == ROWS
-    held = hosts.runtime.persisted.find(kept.branches[0]).held
-    assert len({descriptor.environment for descriptor in held.present}) == 2
-    kept.unpersist()
+
+    def lies_on_both() -> bool:
+        """Tell whether both hosts hold a part; sometimes one host alone has computed it."""
+        kept = numbers(cluster, 4).mapInArrow(lambda batches: batches, "id long").persist()
+        assert kept.toDF().count() == ROWS
+        assert kept.keyBy("id", numPartitions=7).agg(n=("id", "count")).toDF().count() == ROWS
+        held = hosts.runtime.persisted.find(kept.branches[0]).held
+        environments = {descriptor.environment for descriptor in held.present}
+        kept.unpersist()
+        return len(environments) == 2
+
+    wait_until("both hosts hold a part of what is persisted", lies_on_both)
 
 
 def is_closed(connection: socket.socket) -> bool:
