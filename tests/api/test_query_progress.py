@@ -3,12 +3,27 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from dataclasses import replace
+from typing import Any
 
+import pytest
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from penstock.api.streaming.listeners import PROGRESS
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
+from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery
+from penstock.graph import JobGraph
 from penstock.job.core.loads import LATE_SECONDS, Loads
-from penstock.job.core.result import CheckpointCounts, CheckpointReport, VertexProgress
+from penstock.job.core.result import CheckpointCounts, CheckpointReport, FinishedJob, JobResult, VertexProgress
+from penstock.job.core.states import JobState
+from penstock.shuffle.metrics import WATERMARK
+from penstock.testing import DEADLINE
 from query_reports import NAMES, look, planned
+
+ID = "11111111-1111-1111-1111-111111111111"
+STORED = {"bytes": 8.0, "in_flight_bytes": 3.0, "referred_bytes": 1.0, "store_seconds": 0.25}
 
 
 def test_report_counts_what_came_since_the_last_one() -> None:
@@ -149,3 +164,59 @@ def test_report_says_what_became_of_checkpoints() -> None:
     assert report["checkpoints"]["lastFailure"] == "no space"
     assert (report["checkpoints"]["completed"], report["checkpoints"]["failed"], report["restarts"]) == (2, 1, 3)
     assert report["lastRestart"] == "a worker was lost"
+
+
+def test_pyspark_reads_every_key_of_a_report() -> None:
+    """`StreamingQueryProgress.fromJson`, which listeners get, asks for nothing that a report lacks."""
+    stateful = {"state_rows": 40.0, "rows_in": 9.0, "operator.count": 0.5, "rows_late": 7.0, "rows_late_before": 5.0}
+    counts = CheckpointCounts(reports=(CheckpointReport(1, 2.0, "", {f"{planned().vertices[1].uid}.0": STORED}),))
+    figures = ({"rows_in": 9.0}, stateful, {WATERMARK: 1e9})
+    report = ProgressReports(planned(), {**NAMES, "id": ID, "runId": ID}).report(
+        look(planned(), *figures, counts=counts)
+    )
+    read = StreamingQueryProgress.fromJson(report)
+    (operator,), (source,) = read.stateOperators, read.sources
+    lacking = [name for part in (read, operator, source, read.sink) for name, value in part.items() if value is None]
+    assert not lacking
+    assert set(operator) <= set(report["stateOperators"][0])
+    assert read.eventTime == {"watermark": "2001-09-09T01:46:40.000Z"}
+    assert (operator.numRowsTotal, operator.numRowsUpdated, operator.allUpdatesTimeMs) == (40, 9, 500)
+    assert (operator.memoryUsedBytes, operator.commitTimeMs) == (6, 250)
+    assert operator.numRowsDroppedByWatermark == 2  # the others were another run's
+
+
+class Ended:
+    """The handle of a job that was over before anybody looked; its source read ten rows."""
+
+    job = "j1"
+
+    def __init__(self, graph: JobGraph, late: float) -> None:
+        told = [{"rows_in": 10.0}, {"rows_in": 10.0, "state_rows": 3.0, "rows_late": late}, {"rows_in": 3.0}]
+        metrics = {vertex.id: figures for vertex, figures in zip(graph.vertices, told, strict=True)}
+        stages, each = (
+            {vertex.id: vertex.name for vertex in graph.vertices},
+            {key: (one,) for key, one in metrics.items()},
+        )
+        self.result = JobResult("j1", "n", JobState.FINISHED, 0.1, metrics, stages=stages, subtasks=each)
+
+    def wait(self, _: float) -> FinishedJob:
+        """Its end."""
+        return FinishedJob(self.result, ())
+
+
+@pytest.mark.parametrize("late", [0, 4])
+def test_a_short_run_has_a_report_with_its_rows(late: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Listeners hear of it too; rows that were dropped as late are said once, with their number."""
+    graph, told, ended = planned(), [], threading.Event()
+    graph = replace(graph, streaming=replace(graph.streaming, available_now=True))  # type: ignore[type-var]
+    handle: Any = Ended(graph, float(late))
+    hooks = QueryHooks(ended=ended.set)
+    started = StartedQuery("i", "r", "n", graph, 4, handle, None, hooks, tell=lambda *event: told.append(event))  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        query = StreamingQuery(started)
+        assert query.awaitTermination(DEADLINE)
+    assert query.lastProgress is not None
+    assert query.lastProgress["numInputRows"] == 10
+    assert query.lastProgress["sink"]["numOutputRows"] == 3
+    assert [event["numInputRows"] for word, event in told if word == PROGRESS] == [10]
+    assert [record.getMessage().count("4 rows came behind") for record in caplog.records] == [1] * bool(late)

@@ -99,7 +99,7 @@ def test_a_driver_that_closes_is_no_silence(rig: Rig, caplog: pytest.LogCaptureF
     """The session is stopped while the query runs: it is over soon, and nothing is said of reports."""
     with caplog.at_level(logging.WARNING), rig.silence():
         rig.driver.master.close_nowait()
-        rig.query._look_if_possible()
+        rig.query._if_possible(rig.query._look)
     wait_until(lambda: not rig.query.isActive, "the handle's end")
     rig.query.stop(DEADLINE)
     assert "it is asked again" not in caplog.text

@@ -190,7 +190,7 @@ def test_each_row_of_an_outer_join_meets_something_or_comes_out_alone(
     alone = {(a, None) for a in range(len(seen[0])) if sides.kept[0] and a not in of_left}
     alone |= {(None, b) for b in range(len(seen[1])) if sides.kept[1] and b not in of_right}
     assert set(found) - met == alone
-    assert step.metrics()["rows_kept"] == 0
+    assert step.metrics()["state_rows"] == 0
 
 
 def test_rows_that_nothing_can_meet_are_dropped() -> None:
@@ -204,7 +204,7 @@ def test_rows_that_nothing_can_meet_are_dropped() -> None:
         for rows_ in AsSide(sides, LEFT).apply(iter((pa.record_batch(columns, schema=LEFT_ROWS),))):
             assert not list(step.process(rows_))
         step.on_watermark(first + 10_000)
-    assert step.metrics()["rows_kept"] < 25_000
+    assert step.metrics()["state_rows"] < 25_000
     assert len(step._index) < 50_000
 
 

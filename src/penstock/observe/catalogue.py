@@ -8,7 +8,7 @@ are counters of seconds: their rate is the share of time that Flink calls `...Ti
 
 from __future__ import annotations
 
-from penstock.shuffle.metrics import TASK_LABELS, Metric, MetricKind
+from penstock.shuffle.metrics import TASK_LABELS, WATERMARK, Metric, MetricKind
 
 COUNTER, GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 _TASK = TASK_LABELS
@@ -124,6 +124,14 @@ TASKS = (
         "Rows that came too late for what they belong to.",
         "rows_late",
         "numLateRecordsDropped",
+    ),
+    _task("penstock_task_state_rows", GAUGE, "Rows, or keys, of the task's state.", "state_rows"),
+    _task(
+        "penstock_task_watermark_seconds",
+        GAUGE,
+        "How far event time is at the task, in seconds since 1970.",
+        WATERMARK,
+        "currentInputWatermark",
     ),
     _task(
         "penstock_task_dropped_in_flight_records_total",

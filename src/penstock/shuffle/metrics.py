@@ -27,6 +27,10 @@ READING, WRITING = "(reading)", "(writing)"
 """The parts of a task's work that no operator does: its input and its outputs."""
 
 
+WATERMARK = "watermark_seconds"
+"""The figure that says how far event time is at a task, in seconds since 1970: the least of several counts."""
+
+
 class MetricKind(StrEnum):
     """A counter only grows, a gauge is what it is now."""
 

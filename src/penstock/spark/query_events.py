@@ -10,7 +10,7 @@ from pyspark.sql.streaming import listener as pyspark
 
 _EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "onQueryStarted": pyspark.QueryStartedEvent.fromJson,
-    "onQueryProgress": lambda said: pyspark.QueryProgressEvent.fromJson({"progress": _progress(said)}),
+    "onQueryProgress": lambda said: pyspark.QueryProgressEvent.fromJson({"progress": said}),
     "onQueryIdle": pyspark.QueryIdleEvent.fromJson,
     "onQueryTerminated": pyspark.QueryTerminatedEvent.fromJson,
 }
@@ -19,14 +19,3 @@ _EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 def query_event(word: str, said: Mapping[str, Any]) -> Any:
     """The event that the listener's method of this name takes."""
     return _EVENTS[word](dict(said))
-
-
-def _progress(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A report with the fields that PySpark's has besides. Positions of sources lie in checkpoints, not here."""
-    seconds = max(report["batchDuration"] / 1000, 1e-3)
-    sources = []
-    for source in report["sources"]:
-        rate = source["numInputRows"] / seconds
-        offsets = dict.fromkeys(("startOffset", "endOffset", "latestOffset"), "")
-        sources.append({**offsets, **source, "inputRowsPerSecond": rate, "processedRowsPerSecond": rate})
-    return {**report, "sources": sources}

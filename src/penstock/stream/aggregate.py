@@ -160,6 +160,10 @@ class AggregateStep(PlainStep):
         for distinct in self._distinct.values():
             distinct.completed(checkpoint)
 
+    def metrics(self) -> dict[str, float]:
+        """Keys that have state."""
+        return {"state_rows": float(len(self._index))}
+
     @property
     def _what(self) -> str:
         """The kind of the states: the aggregation, and the types of keys and states."""

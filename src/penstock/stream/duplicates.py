@@ -146,8 +146,8 @@ class DuplicatesStep(PlainStep):
         self._chains.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
-        """Rows that were late."""
-        return {"rows_late": float(self._lateness.late_rows)}
+        """Rows that were late, and those of the state."""
+        return {**self._lateness.figures(), "state_rows": float(len(self._index))}
 
     @property
     def _what(self) -> str:

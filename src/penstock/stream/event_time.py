@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.shuffle.events import TaskEvent
+from penstock.shuffle.metrics import WATERMARK
 from penstock.stream.chain import EVENT_TIME, Chain, Chunk, State
 from penstock.stream.watermarks import (
     LEAST,
@@ -89,6 +90,11 @@ class EventTime:
             return None
         self._told = self._reached
         return TaskEvent(encode_progress(self._told))
+
+    def figures(self) -> dict[str, float]:
+        """The event time here, in seconds since 1970, where it is known."""
+        found = self._reached if self._chain.makes_time else self._inputs.progress
+        return {WATERMARK: found.watermark / 1e6} if LEAST < found.watermark < MOST else {}
 
     def snapshot(self) -> list[Chunk]:
         """The watermark in front of the chain, where there was one."""

@@ -36,6 +36,7 @@ class Lateness:
         self.watermark = LEAST
         self.late_rows = 0
         """Rows that came too late, in this run and those before it."""
+        self._late_before = 0
         self._context = StepContext(0, 1, 1, "")
         self._of_group: Times | None = None
         self._groups: GroupOwners | None = None
@@ -50,6 +51,7 @@ class Lateness:
             of_group[list(group_range(width, parallelism, subtask))] = watermarks
             if parallelism == context.parallelism or context.subtask == 0:  # each count goes on in one task
                 self.late_rows += late
+        self._late_before = self.late_rows
         own = of_group[self._own_groups]
         self.watermark = int(own.min(initial=MOST)) if parts else LEAST
         if parts and int(own.max(initial=LEAST)) > self.watermark:
@@ -74,6 +76,10 @@ class Lateness:
         self.watermark = watermark
         if self._of_group is not None and watermark >= int(self._of_group.max()):
             self._of_group = self._groups = None
+
+    def figures(self) -> dict[str, float]:
+        """The rows that were late, and how many of these a checkpoint had told of."""
+        return {"rows_late": float(self.late_rows), "rows_late_before": float(self._late_before)}
 
     def chunk(self) -> Chunk:
         """The state as it is now."""

@@ -170,7 +170,7 @@ class StreamLoop:
         """The figures so far."""
         outstanding = {} if self._source is None else outstanding_of(self._source)
         found = {**self._counts, **self._times.figures(), **outstanding, **self._chain.metrics()}
-        return {**found, **self._keys.figures()}
+        return {**found, **self._keys.figures(), **self._event_time.figures()}
 
     def _wait(self, seconds: float) -> None:
         """The one place where a task waits."""

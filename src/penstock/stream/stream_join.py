@@ -173,7 +173,7 @@ class JoinStep(PlainStep):
 
     def metrics(self) -> dict[str, float]:
         """Rows that are kept."""
-        return {"rows_kept": float(sum(map(len, self._sides)))}
+        return {"state_rows": float(sum(map(len, self._sides)))}
 
     def _what(self, number: int) -> str:
         kinds = ", ".join(str(field.type) for field in self._schemas[number])

@@ -148,6 +148,10 @@ class TopStep(PlainStep):
         """Snapshots may refer to it from here on."""
         self._chains.completed(checkpoint)
 
+    def metrics(self) -> dict[str, float]:
+        """Keys that have state."""
+        return {"state_rows": float(len(self._index))}
+
     @property
     def _what(self) -> str:
         return f"{self.name} ({', '.join(str(field.type) for field in self._operator.schema)})"

@@ -135,8 +135,8 @@ class WindowStep(PlainStep):
         self._chains.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
-        """Rows that were late."""
-        return {"rows_late": float(self._lateness.late_rows)}
+        """Rows that were late, and those of the state."""
+        return {**self._lateness.figures(), "state_rows": float(len(self._states))}
 
     @property
     def _what(self) -> str:

@@ -73,5 +73,5 @@ class Listeners:
                     hears = getattr(listener, word, None)
                     if hears is not None:
                         hears(query_event(word, said))
-                except Exception:  # noqa: BLE001 - it is the user's, and no query depends on it
+                except BaseException:  # noqa: BLE001 - it is the user's, who may call sys.exit(): no query depends on it
                     _LOG.warning("%s of a query's listener failed", word, exc_info=True)

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.graph import JobGraph
-from penstock.graph.streaming import APPROXIMATE
+from penstock.graph.streaming import APPROXIMATE, vertex_of_part
 from penstock.job.core.bottleneck import Bottleneck, Load, StageLoad, holding_back
 from penstock.job.core.loads import Loads
 from penstock.job.core.result import CheckpointCounts, CheckpointReport, JobProgress, VertexProgress
 from penstock.job.core.slow_parts import slowest_part
+from penstock.shuffle.metrics import OPERATOR_GROUP, WATERMARK
 
 _TASK_FIGURES = {
     "startDelaySeconds": "start_seconds",
@@ -25,6 +26,7 @@ _TASK_FIGURES = {
     "referredBytes": "referred_bytes",
     "loggedBytes": "logged_bytes",
 }
+_STORED = ("bytes", "referred_bytes", "in_flight_bytes", "freeze_seconds", "store_seconds")
 _SHOWN = 0.01
 
 
@@ -67,9 +69,10 @@ class ProgressReports:
                 "triggerExecution": round(seconds * 1000),
                 "checkpoint": round(checkpoints.seconds * 1000),
             },
+            "eventTime": self._event_time(progress),
             "stateOperators": operators,
             "sources": [
-                _source(vertex, stage)
+                _source(vertex, stage, seconds)
                 for vertex, stage in zip(progress.vertices, stages, strict=True)
                 if stage["id"] in self._sources
             ],
@@ -100,13 +103,40 @@ class ProgressReports:
             "rowsReadAgain": found.again,
         }
 
+    def _event_time(self, progress: JobProgress) -> dict[str, str]:
+        """The event time at the query's end, as PySpark writes it; empty where there is none yet."""
+        ends = [vertex for vertex in progress.vertices if vertex.vertex in self._sinks]
+        tasks = [figures for vertex in ends for figures in vertex.subtasks or (vertex.metrics,)]
+        told = [figures[WATERMARK] for figures in tasks if WATERMARK in figures]
+        return {"watermark": _moment(datetime.fromtimestamp(min(told), UTC))} if told else {}
+
     def _state_operators(self, progress: JobProgress) -> list[dict[str, Any]]:
-        """The stages that drop late rows, as PySpark reports them, with those since the last report."""
+        """The stages that have state, as PySpark reports operators: with what came since the last report."""
+        stored = _stored(progress.checkpoints)
         return [
-            {"operatorName": vertex.name, "numRowsDroppedByWatermark": round(self._since(vertex, "rows_late"))}
+            self._state_operator(vertex, stored.get(self._graph.vertex(vertex.vertex).uid, {}))
             for vertex in progress.vertices
-            if "rows_late" in vertex.metrics
+            if "state_rows" in vertex.metrics
         ]
+
+    def _state_operator(self, vertex: VertexProgress, stored: Mapping[str, float]) -> dict[str, Any]:
+        """One of them; `stored` are the figures of its part of the last checkpoint."""
+        late = self._since(vertex, "rows_late") - self._since(vertex, "rows_late_before")
+        worked = sum(self._since(vertex, name) for name in vertex.metrics if name.startswith(OPERATOR_GROUP))
+        return {
+            "operatorName": vertex.name,
+            "numRowsTotal": round(vertex.metrics["state_rows"]),
+            "numRowsUpdated": round(self._since(vertex, "rows_in")),
+            "numRowsRemoved": 0,
+            "allUpdatesTimeMs": round(worked * 1000),
+            "allRemovalsTimeMs": 0,
+            "commitTimeMs": round(stored.get("seconds", 0.0) * 1000),
+            "memoryUsedBytes": round(stored.get("bytes", 0.0)),
+            "numRowsDroppedByWatermark": max(0, round(late)),
+            "numShufflePartitions": vertex.parallelism,
+            "numStateStoreInstances": vertex.parallelism,
+            "customMetrics": {},
+        }
 
     def _load(self, vertex: VertexProgress) -> StageLoad:
         """The work of each subtask since the last report."""
@@ -147,7 +177,11 @@ class ProgressReports:
 
 def timestamp() -> str:
     """This moment, as PySpark's reports write it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _moment(datetime.now(UTC))
+
+
+def _moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def restart_cause(counts: CheckpointCounts) -> str | None:
@@ -155,13 +189,32 @@ def restart_cause(counts: CheckpointCounts) -> str | None:
     return counts.cause.partition("\n")[0] or None
 
 
-def _source(vertex: VertexProgress, stage: Mapping[str, Any]) -> dict[str, Any]:
-    """A source's rows in the time of the report, and what it knows of and has not read yet, if it can tell."""
+def _stored(counts: CheckpointCounts) -> dict[str, dict[str, float]]:
+    """By the uids of stages the bytes of their state in the last complete checkpoint, and the seconds for it."""
+    found: dict[str, dict[str, float]] = {}
+    last = next((report for report in reversed(counts.reports) if not report.cause), None)
+    for part, figures in () if last is None else last.tasks.items():
+        sums = found.setdefault(vertex_of_part(part)[0], {"bytes": 0.0, "seconds": 0.0})
+        told = {name: figures.get(name, 0.0) for name in _STORED}
+        sums["bytes"] += told["bytes"] + told["referred_bytes"] - told["in_flight_bytes"]
+        sums["seconds"] += told["freeze_seconds"] + told["store_seconds"]
+    return found
+
+
+def _source(vertex: VertexProgress, stage: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """A source's rows in the time of the report, and what it knows of and has not read yet, if it can tell.
+
+    Its positions lie in checkpoints, so PySpark's offsets are empty.
+    """
     outstanding = [vertex.metrics.get(f"{name}_outstanding") for name in ("files", "bytes")]
     files, size = (None if value is None else round(value) for value in outstanding)
+    rate = stage["rowsIn"] / seconds
     return {
         "description": stage["name"],
+        **dict.fromkeys(("startOffset", "endOffset", "latestOffset"), ""),
         "numInputRows": stage["rowsIn"],
+        "inputRowsPerSecond": rate,
+        "processedRowsPerSecond": rate,
         "numOutputRows": stage["rowsOut"],
         "filesOutstanding": files,
         "bytesOutstanding": size,

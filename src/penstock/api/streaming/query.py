@@ -21,6 +21,7 @@ from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause, timestamp
 from penstock.errors import ControlError, JobCancelledError, PenstockError
 from penstock.graph import JobGraph, explain_graph
+from penstock.job.core.result import JobProgress
 from penstock.job.core.states import JobState
 from penstock.job.last_savepoint import LastSavepoint, Save, saved
 from penstock.observe.progress import ProgressSnapshot
@@ -99,6 +100,10 @@ class StreamingQuery:
         """The number of times it began anew, and the last reason."""
         self._restored = 0
         """Bytes of the rows in flight with which it began, or began anew."""
+        streaming = started.graph.streaming
+        self._is_bounded = streaming is not None and streaming.available_now
+        self._late, self._warned = 0, False
+        """Rows that this run has dropped as late, and whether that was said."""
         self._silence = ""
         """Why it is not known what the query does, while that is so."""
         self._tell_most()
@@ -308,7 +313,7 @@ class StreamingQuery:
         """Until the query's own end, whatever else fails."""
         try:
             while not self._is_over():
-                self._look_if_possible()
+                self._if_possible(self._look)
                 if self._started.hooks.failure() is not None:
                     self._started.handle.cancel("the driver's part of its sink has failed")
             self._ended_well = True
@@ -333,12 +338,14 @@ class StreamingQuery:
         except TimeoutError:
             return False
         self._frames.end(finished.result)
+        if finished.result.stages:
+            self._if_possible(lambda: self._last_look(finished.result.last_progress()))
         return True
 
-    def _look_if_possible(self) -> None:
+    def _if_possible(self, look: Callable[[], None]) -> None:
         """A report that is late or fails says nothing of the query: it is logged once, and asked for again."""
         try:
-            self._look()
+            look()
         except Exception as error:  # noqa: BLE001 - no fault in here ends the query
             if not self._silence and not self._started.master.is_closed:
                 _LOG.warning(
@@ -362,12 +369,41 @@ class StreamingQuery:
         report = None
         if progress.state is not JobState.WAITING_FOR_SLOTS:
             report = self._progress.report(progress)
-            self._reports.append(report)
-            self._tell_progress(report)
+            # A run that ends is one batch: what is left of it is the last report with rows.
+            if not (self._is_bounded and self._progress.is_idle):
+                self._keep(report)
         self._frames.look(progress, report)
         if progress.checkpoints.completed != self._seen:
             self._seen = progress.checkpoints.completed
             self._call(self._started.hooks.completed)
+
+    def _last_look(self, progress: JobProgress) -> None:
+        """The rows since the last look; a query that was too short for one has this report."""
+        self._checkpoints = checkpoint_reports(progress.checkpoints)
+        report = self._progress.report(progress)
+        if not self._progress.is_idle or not self._reports:
+            self._keep(report)
+        self._warn_of_late(is_last=True)
+
+    def _keep(self, report: dict[str, Any]) -> None:
+        self._reports.append(report)
+        self._tell_progress(report)
+        self._late += sum(each["numRowsDroppedByWatermark"] for each in report["stateOperators"])
+        self._warn_of_late(is_last=False)
+
+    def _warn_of_late(self, *, is_last: bool) -> None:
+        """Say once that rows were late: with the number of the run where it ends by itself, else with the first."""
+        if not self._late or self._warned or (self._is_bounded and not is_last):
+            return
+        self._warned = True
+        so_far = "" if is_last else " so far"
+        _LOG.warning(
+            "query %s: %d rows%s came behind the watermark, too late for their results, and were dropped:"
+            " lastProgress says how many of which stage; withWatermark takes a longer delay",
+            self.name or self.id,
+            self._late,
+            so_far,
+        )
 
     def _tell_progress(self, report: dict[str, Any]) -> None:
         """Listeners hear of each report, but of those of an idle query only that it is, once in a while."""

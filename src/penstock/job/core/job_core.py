@@ -215,6 +215,7 @@ class JobCore:
             self.slots_total,
             {vertex.id: self.subtasks.statuses(vertex.id) for vertex in graph.vertices} if is_sound else {},
             self.checkpoints.counts,
+            self._lost_rows(lambda _: {}),
         )
 
     def _bottleneck(self) -> Bottleneck | None:

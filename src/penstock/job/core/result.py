@@ -13,7 +13,7 @@ from penstock.job.core.bottleneck import Bottleneck
 from penstock.job.core.recovery.lost_rows import LostRows
 from penstock.job.core.states import JobState
 from penstock.shuffle import ShuffleDescriptor
-from penstock.shuffle.metrics import KEY_GROUP, ROWS_GROUP
+from penstock.shuffle.metrics import KEY_GROUP, ROWS_GROUP, WATERMARK
 
 TraceEntry = tuple[float, str, str]
 """Seconds since the job was submitted, the name of what happened, and to whom."""
@@ -56,11 +56,11 @@ def entries_in(trace: tuple[TraceEntry, ...]) -> int:
 
 
 def summed(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Added up by name; shares of keys are none that could be."""
+    """Added up by name; shares of keys and moments are none that could be."""
     sums: dict[str, float] = {}
     for told in figures:
         for name, value in told.items():
-            if not name.startswith((KEY_GROUP, ROWS_GROUP)):
+            if not name.startswith((KEY_GROUP, ROWS_GROUP, WATERMARK)):
                 sums[name] = sums.get(name, 0.0) + value
     return sums
 
@@ -144,6 +144,8 @@ class JobResult:
     """The end of each subtask, and where it ran last, per vertex id."""
     checkpoints: CheckpointCounts = field(default=CheckpointCounts(), repr=False, compare=False)
     """A query's last ones."""
+    lost_rows: LostRows | None = field(default=None, repr=False, compare=False)
+    """Those of a query whose tasks begin anew alone."""
 
     def __repr__(self) -> str:
         """One line for people."""
@@ -181,6 +183,19 @@ class JobResult:
             bytes=int(self._total("bytes_out")),
             seconds=self.seconds,
             back_pressured=waited / busy if busy else 0.0,
+        )
+
+    def last_progress(self) -> JobProgress:
+        """The job at its end, as a snapshot."""
+        vertices = tuple(
+            VertexProgress(
+                vertex, name, len(told), 0, len(told), self.metrics.get(vertex, {}), told, (False,) * len(told)
+            )
+            for vertex, name in self.stages.items()
+            for told in (self.subtasks.get(vertex, ()),)
+        )
+        return JobProgress(
+            self.job, self.name, self.state, self.seconds, vertices, self.checkpoints, lost_rows=self.lost_rows
         )
 
     def trace_of(self, name: str) -> tuple[TraceEntry, ...]:

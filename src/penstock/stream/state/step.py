@@ -164,6 +164,10 @@ class ProcessorStep(PlainStep):
         """A checkpoint is complete: later ones may refer to what it holds."""
         self._moment.store.completed(checkpoint)
 
+    def metrics(self) -> dict[str, float]:
+        """Keys that have state."""
+        return {"state_rows": float(self._moment.store.keys)}
+
     def close(self) -> None:
         """Have the processor clean up."""
         calls, self._calls = self._calls, None
