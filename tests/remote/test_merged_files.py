@@ -55,7 +55,7 @@ def test_bytes_are_those_that_were_written(tmp_path: Path, is_cached: bool) -> N
     async def use(files: MergedFiles) -> None:
         await write(files, 3, data)
         if not is_cached:
-            forget(tmp_path / "3.merged")
+            forget(tmp_path / "3.merging")
         assert await read(files, Spot(3, 0, 1000), Spot(3, 1000, SIZE - 1000)) == data
         assert await read(files, Spot(3, 4097, 70_000)) == data[4097:74_097]
 
@@ -144,7 +144,7 @@ def test_bytes_that_are_missing_are_nobody_elses(tmp_path: Path) -> None:
 
     async def use(files: MergedFiles) -> None:
         await write(files, 1, b"y" * SIZE)
-        os.truncate(tmp_path / "1.merged", 100)
+        os.truncate(tmp_path / "1.merging", 100)
         assert await read(files, Spot(1, 0, 400)) == b"y" * 100 + bytes(300)
 
     with_files(tmp_path, use)

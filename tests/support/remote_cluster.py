@@ -157,7 +157,7 @@ class RemoteCluster:
     def files(self) -> list[Path]:
         """The merged files of the workers that live."""
         lives = [Path(worker.folder) for worker in self.workers if worker.process is not None]
-        return sorted(path for folder in lives for path in folder.glob("*.merged"))
+        return sorted(path for folder in lives for path in folder.glob("*.merg*"))
 
     def close(self) -> None:
         """Kill all; idempotent."""

@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from penstock.remote.manager_core import ManagerLimits
 from penstock.remote.peers import ServiceAccess, address_of, own_protection
 from penstock.remote.store import StoreOptions
 from penstock.remote.worker import RemoteWorker, WorkerOptions, worker_samples
+from penstock.remote.worker_folders import open_worker_folders
 from penstock.settings import ObserveSettings
 from penstock.settings.values import parse_seconds, parse_size
 
 HELP = "storage apart from compute: a manager, and workers that keep rows"
+_ALL_ADDRESSES = ("0.0.0.0", "::", "[::]", "")  # noqa: S104 - to be refused
 _SECRET = "PENSTOCK_REMOTE_SECRET"  # noqa: S105 - the name of a variable
 
 
@@ -68,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     users = "what all applications of a user may keep here, with results that are kept by name (0: no limit)"
     worker.add_argument("--user-quota", default="0", metavar="SIZE", help=users)
     worker.add_argument("--advertise", default="", metavar="HOST:PORT", help="the address by which others reach it")
+    adopt = "make folders without an id this worker's, as those of a version that wrote none, and end"
+    worker.add_argument("--adopt", action="store_true", help=adopt)
     worker.set_defaults(run=_run_worker, parser=worker)
 
 
@@ -86,6 +90,10 @@ def _run_manager(options: argparse.Namespace) -> int:
 
 
 def _run_worker(options: argparse.Namespace) -> int:
+    if options.adopt:
+        return _adopt([Path(each) for each in options.dir])
+    if options.host in _ALL_ADDRESSES and not options.advertise:
+        raise SettingError(f"--host {options.host} is no address to come to: name one by --advertise HOST:PORT")
     advertised = address_of(options.advertise) if options.advertise else ""
     memory, reserve = _size(options.memory), _size(options.reserve)
     if memory < 16 << 20:
@@ -113,6 +121,14 @@ def _run_worker(options: argparse.Namespace) -> int:
             await metrics.close()
 
     return _run(serve())
+
+
+def _adopt(folders: Sequence[Path]) -> int:
+    opened = open_worker_folders(folders, adopts=True)
+    sys.stdout.write(f"{', '.join(map(str, opened.sorted.ours))}: worker {opened.index.id} has these folders\n")
+    opened.index.close()
+    opened.let_go()
+    return 0
 
 
 async def _until_told(running: Coroutine[Any, Any, None], told: Any) -> None:

@@ -93,14 +93,14 @@ class WorkerHoldings:
                     self._users.pop(user_of(application), None)
 
     def restore(self) -> str:
-        """Have what was committed before; the name of this worker, or nothing if it never had one."""
+        """Have what was committed before; the name of this worker."""
         paths: set[int] = set()
         for found in self.store.index.writers():
             dataset = self.dataset(found.application, found.dataset)
             dataset.restore(found.writer, found.partition, found.sums, found.spots)
             paths.update(spot.path for spots in found.spots.values() for spot in spots)
-        self._next_path = max(self.store.keep_only(paths), max(paths, default=-1) + 1)
-        return self.store.index.name
+        self._next_path = max(self.store.find(paths), max(paths, default=-1) + 1)
+        return self.store.index.id
 
     def begin(self) -> None:
         """Draw the token of this start; StorageError where that can't be, and there is none of an earlier one."""

@@ -7,8 +7,8 @@ Rules:
 - Blocks that wait are written in one turn. The worker hears in its loop what became of them.
 - A directory with less than `reserve` bytes free takes nothing more; so does one whose disk fails. It is looked at
   before each turn.
-- The directories are one worker's: it holds a lock in each. The index has what was committed there
-  (`worker_index`), and that stays when the worker ends; other files go when it starts.
+- The directories are one worker's: it holds a lock in each, and each carries its name. The index has what was
+  committed there (`worker_index`), and that stays when the worker ends; `worker_folders` says which files go.
 - With `fsync` a commit waits until the writer's files are on the disk. Without, they survive the worker, not a loss
   of power: then they are made again, and readers find what is torn by its checksums.
 """
@@ -16,26 +16,26 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import errno
 import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from penstock.errors import NoStorageError, PartitionReleasedError, StorageError
+from penstock.errors import PartitionReleasedError, StorageError
 from penstock.machine.disk_work import DISKS
 from penstock.remote.merged import Spot
-from penstock.remote.worker_index import INDEX_NAME, CommittedWriter, WorkerIndex
+from penstock.remote.worker_folders import MERGED, MERGING, found_files, open_worker_folders, sweep
+from penstock.remote.worker_index import CommittedWriter
 
 _LOG = logging.getLogger("penstock.remote.worker")
 _OPEN_FILES = 256
-_SUFFIX = ".merged"
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 """The flag of a read that does not wait; 0 where Python was built without it."""
 _AT_ONCE = 4 << 20
@@ -64,7 +64,8 @@ class MergedFiles:
     """The files of one worker."""
 
     def __init__(self, options: StoreOptions) -> None:
-        self._options = options
+        self._folders = opened = open_worker_folders(options.directories)
+        self._options = options = replace(options, directories=opened.sorted.ours)
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, "remote-write")
         self._reader = ThreadPoolExecutor(2, "remote-read")
@@ -77,16 +78,19 @@ class MergedFiles:
         self._broken: dict[Path, str] = {}
         self.written = 0
         """Bytes."""
-        self._locks = [_owned(directory) for directory in options.directories]
-        self.index = WorkerIndex(options.directories[0])
+        self.index = opened.index
         """For the start; then the thread that writes has it."""
         self._elsewhere: dict[int, Path] = {}
         """The directories of files that were there at the start, if that is another one than their number says."""
+        self._committed: set[int] = set()
+        """The files of which something was committed."""
+        self._missing: frozenset[int] = frozenset()
+        """Those of the index that lay in no directory at the start."""
 
     @property
     def folder(self) -> Path:
-        """The folder that has the worker's name."""
-        return self._options.directories[0]
+        """The folder that has the index."""
+        return self._folders.home
 
     @property
     def free(self) -> int:
@@ -125,17 +129,14 @@ class MergedFiles:
         """Remove what a writer, or a dataset, has in the index, and files, in a thread."""
         self._writer.submit(self._remove, list(paths), application, dataset, writer)
 
-    def keep_only(self, paths: Container[int]) -> int:
-        """Remove all files but these, at the start; the first number that no file has had."""
-        following = 0
-        for directory in self._options.directories:
-            for found in directory.glob(f"*{_SUFFIX}"):
-                path = int(found.stem) if found.stem.isdigit() else -1
-                if path not in paths:
-                    found.unlink(missing_ok=True)
-                elif str(found) != self._path(path):
-                    self._elsewhere[path] = directory
-                following = max(following, path + 1)
+    def find(self, paths: Set[int]) -> int:
+        """Find these files, at the start; the first number that no file has had."""
+        found, following = found_files(self._options.directories, paths)
+        self._elsewhere = {path: each for path, each in found.items() if each != self._directory(path)}
+        self._committed = set(paths)
+        self._missing = frozenset(paths - found.keys())
+        if self._missing:
+            _LOG.error("%d files of the index are in none of the folders: what they hold is lost", len(self._missing))
         return following
 
     def close(self, *, is_needed: bool = True) -> None:
@@ -146,10 +147,9 @@ class MergedFiles:
             os.close(file)
         self._files.clear()
         self.index.close()
-        for directory, lock in zip(self._options.directories, self._locks, strict=True):
-            if not is_needed:
-                _sweep(directory)
-            os.close(lock)
+        for directory in () if is_needed else self._options.directories:
+            sweep(directory)
+        self._folders.let_go()
 
     def _turn(self) -> None:
         jobs, self._waiting = self._waiting, []
@@ -226,13 +226,31 @@ class MergedFiles:
                         break
                     view, offset = view[count:], offset + count
         except FileNotFoundError as error:
+            if first.path in self._missing:
+                raise OSError(errno.EIO, f"file {first.path} lies in none of this worker's folders") from error
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
         DISKS.has_read(self._path(first.path), len(target), time.perf_counter() - began)
 
     def _settle(self, paths: Sequence[int], committed: CommittedWriter) -> None:
+        self._name_committed(paths)
         if self._options.fsync:
             self._sync(paths)
         self.index.add(committed)
+
+    def _name_committed(self, paths: Sequence[int]) -> None:
+        for path in paths:
+            if path in self._committed:
+                continue
+            with self._guard:
+                began = self._path(path)
+                self._committed.add(path)
+                try:
+                    Path(began).rename(self._path(path))
+                except FileNotFoundError:
+                    continue  # released meanwhile
+                except OSError as error:
+                    self._committed.discard(path)
+                    raise StorageError(f"{self._directory(path)} can't be written: {error}") from error
 
     def _sync(self, paths: Sequence[int]) -> None:
         try:
@@ -245,16 +263,19 @@ class MergedFiles:
             raise StorageError(f"{self._directory(paths[0])} can't be written: {error}") from error
 
     def _remove(self, paths: Sequence[int], application: str, dataset: str, writer: int | None) -> None:
-        try:
-            self.index.drop(application, dataset, writer)
-        except StorageError as error:  # then the row stays, for readers of a file that is gone
-            _LOG.warning("%s", error)
         with self._guard:
             files = [file for path in paths if (file := self._files.pop(path, None)) is not None]
         for file in files:
             os.close(file)
         for path in paths:
             Path(self._path(path)).unlink(missing_ok=True)
+            self._committed.discard(path)
+        try:
+            self.index.drop(
+                application, dataset, writer
+            )  # after the files: one that no row names would stay for good
+        except StorageError as error:  # then the row stays, for readers of a file that is gone
+            _LOG.warning("%s", error)
 
     @contextmanager
     def _opened(self, path: int, *, is_there: bool = False) -> Iterator[int]:
@@ -286,7 +307,7 @@ class MergedFiles:
         return found or self._options.directories[path % len(self._options.directories)]
 
     def _path(self, path: int) -> str:
-        return f"{self._directory(path)}/{path}{_SUFFIX}"
+        return f"{self._directory(path)}/{path}{MERGED if path in self._committed else MERGING}"
 
     def _free(self, directory: Path) -> int:
         try:
@@ -295,22 +316,3 @@ class MergedFiles:
             self._broken[directory] = str(error)
             return 0
         return system.f_bavail * system.f_frsize - self._options.reserve
-
-
-def _owned(directory: Path) -> int:
-    """Take a directory: its lock. NoStorageError where it can't be had."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise NoStorageError(f"another worker that lives has its files in {directory}: name another --dir") from error
-    except OSError as error:
-        raise NoStorageError(f"a worker can't have its files in {directory}: {error}") from error
-    return lock
-
-
-def _sweep(directory: Path) -> None:
-    for path in (*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"{INDEX_NAME}*")):
-        path.unlink(missing_ok=True)

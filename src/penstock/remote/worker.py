@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +59,7 @@ class RemoteWorker:
         self._access = access
         self.address = ""
         self.holdings = WorkerHoldings(MergedFiles(store), options.memory, options.quota, options.user_quota)
-        self.name = self.holdings.restore() or self._new_name()
+        self.name = self.holdings.restore()
         self.holdings.begin()
         held = sum(len(dataset.writers) for dataset in self.holdings.datasets.values())
         _LOG.info("worker %s has %d committed writers of %d datasets", self.name, held, len(self.holdings.datasets))
@@ -119,10 +118,6 @@ class RemoteWorker:
         pushes.logic = reads.logic = logic
         self.holdings.enter(number, logic)
         return logic
-
-    def _new_name(self) -> str:
-        self.holdings.store.index.name = name = secrets.token_hex(6)
-        return name
 
     async def _look_at_memory(self) -> None:
         """Have buffers go that nobody needs any more."""

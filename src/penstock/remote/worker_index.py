@@ -52,16 +52,19 @@ class WorkerIndex:
     def __init__(self, folder: Path) -> None:
         self._path = path = folder / INDEX_NAME
         self._base = Database(path, _TABLES, _VERSION, self._failure, stays_in_its_thread=False)
+        if self._base.run("select name from worker").fetchone() is None:
+            self._base.run("insert into worker values (?)", secrets.token_hex(6))
 
     @property
-    def name(self) -> str:
-        """The worker's; empty before it has one."""
-        found = self._base.run("select name from worker").fetchone()
-        return "" if found is None else str(found[0])
+    def id(self) -> str:
+        """The worker's name, which its folders carry too."""
+        (found,) = self._base.run("select name from worker").fetchone()
+        return str(found)
 
-    @name.setter
-    def name(self, name: str) -> None:
-        self._base.run("insert into worker values (?)", name)
+    @property
+    def is_fresh(self) -> bool:
+        """True before the first start."""
+        return not self.lineage()
 
     def begin(self) -> None:
         """Draw the token of a start."""

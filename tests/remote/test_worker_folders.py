@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folders of a worker at its start: what it removes was never anybody's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PartitionReleasedError, SettingError
+from penstock.remote.merged import Spot
+from penstock.remote.store import MergedFiles, StoreOptions, WriteJob
+from penstock.remote.worker_index import INDEX_NAME, CommittedWriter
+
+SIZE = 100
+
+
+async def written(files: MergedFiles, path: int, *, commits: bool) -> None:
+    """Have a block in a file, and its writer commit."""
+    done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    spot = Spot(path, 0, SIZE)
+    files.write(WriteJob(spot, memoryview(bytes(SIZE)), done.set_result))
+    assert await done is None
+    if commits:
+        await files.settle([path], CommittedWriter("app", "data", path, "p", {0: (1, 2, 3)}, {0: [spot]}))
+
+
+def found(*folders: Path) -> set[str]:
+    """The names of files of rows."""
+    return {each.name for folder in folders for each in folder.glob("*.merg*")}
+
+
+def start(*folders: Path, reads: int | None = None) -> set[str]:
+    """A worker starts, reads a file, and is killed: what lies there then."""
+
+    async def run() -> None:
+        files = MergedFiles(StoreOptions(folders, reserve=0))
+        try:
+            files.index.begin()
+            files.find({spot.path for each in files.index.writers() for spot in each.spots[0]})
+            if reads is not None:
+                await files.read([Spot(reads, 0, SIZE)], memoryview(bytearray(SIZE)))
+        finally:
+            files.close()
+
+    asyncio.run(run())
+    return found(*folders)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Two folders of a worker: two files with rows of a commit, two without."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    start(*folders)
+
+    async def run() -> None:
+        files = MergedFiles(StoreOptions(tuple(folders), reserve=0))
+        for path in range(4):
+            await written(files, path, commits=path < 2)
+        files.close()
+
+    asyncio.run(run())
+    assert found(*folders) == {"0.merged", "1.merged", "2.merging", "3.merging"}
+    return folders
+
+
+def test_what_was_committed_stays_whatever_is_mounted(folders: list[Path], tmp_path: Path) -> None:
+    """In another order, without one disk, without the other: rows come back, and are lost meanwhile."""
+    a, b = folders
+    assert start(b, a, reads=1) == {"0.merged", "1.merged"}
+    for away, reads in ((b, 0), (a, None)):
+        away.rename(tmp_path / "away")
+        start(a, b, reads=reads)
+        if away is b:
+            with pytest.raises(OSError, match="lies in none of this worker's folders") as lost:
+                start(a, b, reads=1)
+            assert not isinstance(lost.value, PartitionReleasedError)
+        for left in sorted(away.glob("*"), reverse=True):
+            left.unlink()
+        away.rmdir()
+        (tmp_path / "away").rename(away)
+    assert start(a, b, reads=0) == {"0.merged", "1.merged"}
+
+
+def test_files_that_the_index_does_not_name_stay(folders: list[Path]) -> None:
+    """It may be an old copy; where it is gone, nothing starts."""
+    a, b = folders
+    index = {each: each.read_bytes() for each in a.glob(f"{INDEX_NAME}*")}
+
+    async def run() -> None:
+        files = MergedFiles(StoreOptions((a, b), reserve=0))
+        await written(files, 5, commits=True)
+        files.close()
+
+    asyncio.run(run())
+    for each in a.glob(f"{INDEX_NAME}*"):
+        each.unlink()
+    with pytest.raises(SettingError, match=r"a is a folder of a remote worker whose index.*Nothing was removed"):
+        start(a, b)
+    for path, data in index.items():
+        path.write_bytes(data)
+        path.chmod(0o600)
+    assert start(a, b) == {"0.merged", "1.merged", "5.merged"}
