@@ -24,7 +24,7 @@ TESTS ?= tests
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check docs format bench torture clean
+.PHONY: help setup java demo test check docs wheel format bench torture clean
 
 find_python = for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
 	if "$$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" >/dev/null 2>&1; then \
@@ -71,6 +71,10 @@ docs: $(STAMP)  ## build the site into build/site: all pages, search, the API ou
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/site-cache -c docs/site . build/site
 	@$(BIN)/python tests/support/site_check.py build/site
 	@echo "build/site/index.html"
+
+wheel: $(STAMP)  ## build dist/penstock_spark-VERSION-py3-none-any.whl, for other environments and for clusters
+	@$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
+	@ls dist/*.whl
 
 format: $(STAMP)  ## put the code into the one format
 	@$(BIN)/ruff check -q --fix $(CODE) || true

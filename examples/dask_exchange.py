@@ -6,7 +6,7 @@
 Each task of the first step writes its events as a part, dealt out by the hash of the sensor. Each task of the second
 step reads one subpartition of all parts, so it has all events of its sensors, and writes their totals as a part. The
 totals are kept under a name: a notebook reads them, and a Spark job by `penstock.readPersisted(spark, "totals")`.
-Without --socket the program starts a service of its own and ends it. It needs Dask: pip install 'penstock[dask]'.
+Without --socket the program starts a service of its own and ends it. It needs Dask: the extra `dask`.
 """
 
 from __future__ import annotations

@@ -8,15 +8,16 @@ and the search index are files of the site: a reader's browser asks no other hos
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
+import penstock
+
 project = "Penstock"
 author = "The Penstock developers"
-version = release = importlib.metadata.version("penstock")
+version = release = penstock.__version__
 copyright = author  # noqa: A001 - Sphinx's name
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -41,7 +42,7 @@ add_module_names = False
 python_use_unqualified_type_names = True
 
 PAGES = {
-    "To begin": ("tutorial", "from-pyspark", "sessions", "examples"),
+    "To begin": ("installation", "tutorial", "from-pyspark", "sessions", "examples"),
     "To use": (
         "api",
         "site/reference",

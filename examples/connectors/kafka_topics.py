@@ -4,7 +4,7 @@
     python examples/connectors/kafka_topics.py                   # with the client's own toy cluster, and ends
     python examples/connectors/kafka_topics.py host:9092         # with yours: topics `clicks` and `counts`
 
-It needs the client: pip install 'penstock[kafka]'.
+It needs the extra `kafka`.
 """
 
 import json

@@ -6,7 +6,7 @@ then read as a stream: the rows of each version as it comes.
 
     python examples/connectors/lake_tables.py
 
-It needs the libraries: pip install 'penstock[delta,iceberg]'.
+It needs the extras `delta` and `iceberg`.
 """
 
 import sys

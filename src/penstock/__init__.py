@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock import errors
+
 if TYPE_CHECKING:
     from penstock.api import (
         BatchProcessor,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
         webPage,
         window,
     )
+
+__version__ = errors.VERSION
 
 __all__ = [
     "BatchProcessor",

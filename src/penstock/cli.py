@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `preload`, `checkpoints`, `replay`, `show`, `logs`, `key`, `lab`, `service`.
+"""The command line, `penstock COMMAND`; `penstock --help` has the commands.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -8,12 +8,16 @@ standard error), 130 interrupted. Figures and results go to standard output, eve
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import difflib
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
+import penstock
 from penstock.errors import PenstockError, SettingError
 
 WRONG, USAGE, INTERRUPTED = 1, 2, 130
@@ -26,7 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     """Do what the parser's option `run` says, of any command line that keeps to these exit codes."""
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        parser.print_help()
+        return 0
+    options = parser.parse_args(given)
     run: Callable[[argparse.Namespace], int] = options.run
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end also cleans up
     try:
@@ -39,10 +47,37 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
         return USAGE if isinstance(error, SettingError) else WRONG
 
 
+class _CommandParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Name the word that a wrong one is like."""
+        wrong = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
+        like = difflib.get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), n=1) if wrong else []
+        super().error(f"{message}: did you mean {like[0]}?" if like else message)
+
+
+def _commit() -> str:
+    """The commit, where this Penstock is a checkout."""
+    root = Path(penstock.__file__).parents[2]
+    if not (root / ".git").exists():
+        return ""
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f" (commit {ran.stdout.strip()})"
+
+
+class _VersionAction(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"penstock {penstock.__version__}{_commit()}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole grammar."""
-    top = argparse.ArgumentParser(prog="penstock", description="A data-exchange service for PySpark pipelines.")
-    top.add_argument("--version", action="version", version=f"penstock {importlib.metadata.version('penstock')}")
+    top = _CommandParser(prog="penstock", description="A data-exchange service for PySpark pipelines.")
+    top.add_argument("--version", action=_VersionAction, nargs=0, help="the version, of a checkout with its commit")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
     _add_preload(commands.add_parser("preload", help="once: let sessions of penstock.preloading() start sooner"))
@@ -52,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     _add_show(commands.add_parser("show", help="the web page of jobs out of their event logs"))
     _add_key(commands.add_parser("key", help="make a user's key for services of several applications"))
     _add_lab(commands.add_parser("lab", help="watch what flow control does, on this machine"))
+    _add_completion(commands.add_parser("completion", help="print a script that completes these commands in a shell"))
     _add_service(commands.add_parser("service", help="run a shuffle service of Penstock's own as a process"))
     return top
 
@@ -70,6 +106,11 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
 def _add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("user", metavar="USER", help="the user's name there")
     parser.set_defaults(run=_key, parser=parser)
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=["bash", "zsh"], help="for example: source <(penstock completion bash)")
+    parser.set_defaults(run=_completion, parser=parser)
 
 
 def _add_lab(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +215,13 @@ def _key(options: argparse.Namespace) -> int:
     from penstock.connection.principals import key_line
 
     print(key_line(options.user))
+    return 0
+
+
+def _completion(options: argparse.Namespace) -> int:
+    import shtab
+
+    print(shtab.complete(parser(), options.shell))
     return 0
 
 

@@ -70,9 +70,7 @@ def look_up() -> None:
     """Find what all workers look up among the installed packages."""
     from penstock.settings import Settings
     from penstock.shuffle import load_service
-    from penstock.spark.first_contact import version
 
-    version()
     load_service(Settings().shuffle.service).preload()
 
 

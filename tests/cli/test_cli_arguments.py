@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+import penstock
 from penstock import cli
+from source import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +28,38 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("penstock 0.")
+    said = capsys.readouterr().out
+    assert said.startswith(f"penstock {penstock.__version__}")
+    assert re.search(r"\(commit [0-9a-f]{7,}\)$", said.strip()) or not (ROOT / ".git").exists()
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody who types the bare name sees what there is."""
+    assert cli.main([]) == 0
+    assert "checkpoints" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("checkpoint", "checkpoints"), ("docter", "doctor")])
+def test_a_wrong_word_names_the_one_it_is_like(wrong: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A typing mistake costs one look."""
+    with pytest.raises(SystemExit):
+        cli.main([wrong])
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_has_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The script knows commands and their words; bash itself reads its own."""
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "savepoints" in script or "checkpoints" in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["count"],
         ["bench"],
         ["doctor", "--conf", "key"],

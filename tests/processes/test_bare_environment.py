@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An environment as `pip install penstock` makes it has no PySpark, and says so where a name needs one."""
+"""An environment without extras has no PySpark, and says so where a name needs one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,18 @@ def test_names_of_spark_say_how_to_get_it(bare: BareEnvironment) -> None:
     """Import and names work; a call that needs Spark names the extra."""
     ran = bare.run("-c", _ASKS)
     assert ran.stdout.split() == ["readText", "False"]
-    assert "SettingError: PySpark is not installed here: pip install 'penstock[spark]'" in ran.stderr
+    assert "SettingError: PySpark is not installed here: pip install 'pyspark" in ran.stderr
+
+
+def test_an_old_pyspark_is_refused_in_one_sentence(bare: BareEnvironment) -> None:
+    """The first use and the doctor name the version that is needed, before a verb fails of an import."""
+    package = bare.packages / "pyspark"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "version.py").write_text('__version__ = "4.1.1"')
+    ran = bare.run("-c", _ASKS)
+    assert "SettingError: Penstock needs PySpark 4.2 or later, and PySpark 4.1.1 is installed here" in ran.stderr
+    assert "PySpark 4.2 or later" in bare.run("-m", "penstock.cli", "doctor", "--json").stdout
 
 
 def test_the_doctor_finds_out(bare: BareEnvironment) -> None:

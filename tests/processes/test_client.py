@@ -84,7 +84,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> BareEnvironment:
-    """The environment that `pip install penstock` gives."""
+    """The environment of an installation without extras."""
     return BareEnvironment(tmp_path_factory.mktemp("bare") / "environment")
 
 

@@ -31,7 +31,7 @@ def test_the_user_reads_the_sentence(spark: Any, monkeypatch: pytest.MonkeyPatch
     """Out of a job whose workers are of another version, and the next job runs."""
     stream = penstock.fromDataFrame(spark.range(0, 10, 1, 2)).keyBy("id", numPartitions=2)
     with monkeypatch.context() as patch:
-        patch.setattr(first_contact, "version", lambda: "0.0.7")
+        patch.setattr(first_contact, "VERSION", "0.0.7")
         with pytest.raises(Exception, match=SENTENCE):
             stream.run()
     assert penstock.fromDataFrame(spark.range(10)).count() == 10

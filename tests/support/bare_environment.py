@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A virtual environment as `pip install penstock` makes one, out of what is installed here: nothing is downloaded.
+"""A virtual environment without extras, out of what is installed here: nothing is downloaded.
 
 It has the distributions that Penstock requires without any extra, and what these require: a link for each of their
 files' folders, in the site-packages of a new environment that knows no other one. So PySpark is not there.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from penstock.errors import DISTRIBUTION
 from source import ROOT
 
 
@@ -30,7 +31,7 @@ class BareEnvironment:
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         self.packages = folder / "lib" / version / "site-packages"
         self.names = frozenset[str]()
-        for name, distribution in required("penstock", *also).items():
+        for name, distribution in required(DISTRIBUTION, *also).items():
             self.names |= {name}
             self._link(distribution)
         (self.packages / "penstock-source.pth").write_text(f"{ROOT / 'src'}\n")

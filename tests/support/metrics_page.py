@@ -34,7 +34,7 @@ Figures are taken when a heartbeat is due, twice a second, or when somebody asks
 
 ## OpenTelemetry
 
-With `pip install penstock[otel]` and `spark.penstock.observe.otlpUrl=http://host:4318/v1/metrics` the driver sends
+With the extra `otel` and `spark.penstock.observe.otlpUrl=http://host:4318/v1/metrics` the driver sends
 the same samples to a collector, every `otlpInterval`, by OpenTelemetry's exporter: the same names, labels as
 attributes.
 

@@ -121,7 +121,7 @@ def _beside_spark(spark: Any, ours: Outcome, rows: int, say: Say) -> Outcome:
 def _beside_bytewax(ours: float, rows: int, say: Say) -> list[Outcome]:
     """The rate of the same pipeline in Bytewax, where that is installed, and how many times it Penstock's is."""
     if not has_bytewax():
-        say("Bytewax is not installed (pip install penstock[bench]): its row is left out")
+        say("Bytewax is not installed (the extra `bench`): its row is left out")
         return []
     rate = bytewax_rate(_KEYS, rows)
     say(f"{catalogue.STREAM_BYTEWAX.label}: {rate:.3f} M rows/s, {ours / rate:.0f} times less")

@@ -27,7 +27,7 @@ from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_fi
 from penstock.api.parquet_sink import ParquetWritten, file_schema
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, WrittenFile, promised, require_writer, write_files
-from penstock.errors import PenstockError, SettingError
+from penstock.errors import PenstockError, SettingError, how_to_install
 from penstock.graph import as_nullable
 from penstock.operators.parquet_write import WriteParquet
 from penstock.operators.partitioned_write import NOTHING, WritePartitioned
@@ -153,5 +153,5 @@ def _library(verb: str) -> Any:
         import deltalake.exceptions
         import deltalake.transaction
     except ImportError as error:
-        raise PenstockError(f"{verb} needs the library deltalake: pip install 'penstock[delta]'") from error
+        raise PenstockError(f"{verb} needs the library deltalake: {how_to_install('delta')}") from error
     return deltalake

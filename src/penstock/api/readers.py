@@ -67,7 +67,7 @@ def readDelta(
 ) -> Stream:
     """A stream of a Delta Lake table's rows, by default of its newest version; the other arguments as `readParquet`.
 
-    It needs `penstock[delta]`; limits are in `penstock.api.delta`.
+    It needs the extra `delta`; limits are in `penstock.api.delta`.
     """
     session_argument(spark, "readDelta")
     if isinstance(filter, str) or is_spark_column(filter):
@@ -87,7 +87,7 @@ def readIceberg(
 ) -> Stream:
     """A stream of an Iceberg table's rows, by default of its current snapshot; the other arguments as `readParquet`.
 
-    `table` is one of pyiceberg's, `load_catalog(...).load_table("db.name")`. It needs `penstock[iceberg]`; limits are
+    `table` is one of pyiceberg's, `load_catalog(...).load_table("db.name")`. It needs the extra `iceberg`; limits are
     in `penstock.api.iceberg`.
     """
     session_argument(spark, "readIceberg")

@@ -413,7 +413,7 @@ class Stream:
     def writeDelta(self, path: str | Path, mode: str = "error", partitionBy: Sequence[str] = ()) -> ParquetWritten:
         """Run the job now and write its rows into a Delta Lake table, by one commit: all of them or none.
 
-        `mode` is `error` (a new table), `append` or `overwrite`. It needs `penstock[delta]`.
+        `mode` is `error` (a new table), `append` or `overwrite`. It needs the extra `delta`.
         """
         from penstock.api.delta import write_delta
 
@@ -422,7 +422,7 @@ class Stream:
     def writeIceberg(self, table: Any, overwrite: bool = False) -> ParquetWritten:
         """Run the job now and append its rows to a table of pyiceberg's, or replace its rows: all of them or none.
 
-        It needs `penstock[iceberg]`.
+        It needs the extra `iceberg`.
         """
         from penstock.api.iceberg import write_iceberg
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-from penstock.errors import SettingError
+from penstock.errors import SettingError, how_to_install
 
 log = logging.getLogger("penstock.environment")
 
@@ -59,7 +59,7 @@ class ZooKeeperFlags:
         except ImportError:
             raise SettingError(
                 "spark.penstock.network.throttleCoordinator names ZooKeeper, and kazoo is not installed: install it"
-                " where the environments run, with pip install 'penstock[zookeeper]'"
+                f" where the environments run, with {how_to_install('zookeeper')}"
             ) from None
         self._client = KazooClient(hosts=self._hosts, timeout=CONNECT_SECONDS)
         self._path = f"{path}/{application}"

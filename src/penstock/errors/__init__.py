@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every error Penstock raises, as a tree (`errors/tree.py`), and the failures of tasks by what is done about them."""
 
+from penstock.errors.distribution import DISTRIBUTION, VERSION, how_to_install
 from penstock.errors.failure_kinds import FailureKind
 from penstock.errors.tree import (
     ArithmeticOverflowError,
@@ -38,6 +39,8 @@ from penstock.errors.tree import (
 )
 
 __all__ = [
+    "DISTRIBUTION",
+    "VERSION",
     "ArithmeticOverflowError",
     "AuthenticationError",
     "ControlError",
@@ -71,4 +74,5 @@ __all__ = [
     "StorageError",
     "TaskCancelledError",
     "VersionError",
+    "how_to_install",
 ]

@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, how_to_install
 from penstock.lab.figures import BIN
 from penstock.lab.runs import RunFigures
 
@@ -42,6 +42,6 @@ def _figure(rows: int) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         raise NoPlotsError(
-            "There are no plots: matplotlib is not installed. Install it with: pip install 'penstock[lab]'"
+            f"There are no plots: matplotlib is not installed. Install it with: {how_to_install('lab')}"
         ) from None
     return Figure(figsize=(10, 2.2 * rows + 0.6), layout="constrained")

@@ -18,13 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
+from penstock.errors import VERSION
 from penstock.observe.finding import Finding
 
 _FILES = 1024
 _DISK = 1 << 30
 _PATH = 100
 """A Unix socket's path has at most 107 bytes."""
-_PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy")
+_PACKAGES = ("pyspark", "pyarrow", "numpy")
 
 Facts = Mapping[str, object]
 
@@ -44,7 +45,7 @@ def facts(folders: tuple[str, ...] = ()) -> dict[str, object]:
     return {
         "host": socket.gethostname(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {"penstock": VERSION, **{name: _version(name) for name in _PACKAGES}},
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "shared": _shared_memory(),
         "memory": _available_memory(),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.errors import SettingError
+from penstock.errors import SettingError, how_to_install
 from penstock.observe.samples import Sample
 from penstock.shuffle.metrics import MetricKind
 
@@ -35,7 +35,7 @@ class OtlpSender:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         except ImportError as error:
             raise SettingError(
-                f"spark.penstock.observe.otlpUrl={url} needs OpenTelemetry's exporter: pip install penstock[otel]"
+                f"spark.penstock.observe.otlpUrl={url} needs OpenTelemetry's exporter: {how_to_install('otel')}"
             ) from error
         self._exporter = OTLPMetricExporter(endpoint=url, timeout=_SECONDS)
         self._application = application

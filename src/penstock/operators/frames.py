@@ -16,24 +16,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.errors import PlanError, SchemaError
+from penstock.errors import PlanError, SchemaError, how_to_install
 from penstock.operators.conform import refuse_broken
 from penstock.operators.nested_times import shown, taken
 
-_HINT = "pandas is needed for functions over frames and is not installed: install 'penstock[pandas]'"
+
+def _hint() -> str:
+    return f"pandas is needed for functions over frames and is not installed: {how_to_install('pandas')}"
 
 
 def require_pandas() -> None:
     """Raise PlanError where pandas is missing, without importing it."""
     if importlib.util.find_spec("pandas") is None:
-        raise PlanError(_HINT)
+        raise PlanError(_hint())
 
 
 def _pandas() -> ModuleType:
     try:
         import pandas as pd
     except ImportError as error:
-        raise PlanError(_HINT) from error
+        raise PlanError(_hint()) from error
     return pd  # type: ignore[no-any-return]
 
 

@@ -8,8 +8,6 @@ Pythons, and Arrow's format is the same in all versions that Penstock takes.
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import pickle
 import socket
 import sys
@@ -17,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from pyspark import cloudpickle
 
-from penstock.errors import PenstockError
+from penstock.errors import VERSION, PenstockError
 
 _T = TypeVar("_T")
 
@@ -30,20 +28,15 @@ class Sent(Generic[_T]):
 
     def __reduce__(self) -> tuple[Any, tuple[str, bytes]]:
         """Two plain values and the function that puts them together."""
-        return received, (version(), cloudpickle.dumps(self.plan))
+        return received, (VERSION, cloudpickle.dumps(self.plan))
 
 
 def received(theirs: str, plan: bytes) -> Sent[Any]:
     """The plan in a task; raises PenstockError where its Penstock is another one than the driver's."""
-    if theirs != version():
+    if theirs != VERSION:
         raise PenstockError(
-            f"the driver has Penstock {theirs}, and the workers on {socket.gethostname()} have {version()} "
-            f"({sys.executable}): install {theirs} there, or send the driver's environment along with --archives"
+            f"the driver has Penstock {theirs}, and the workers on {socket.gethostname()} have "
+            f"{VERSION} ({sys.executable}): install {theirs} there, or send the driver's environment "
+            "along with --archives"
         )
     return Sent(pickle.loads(plan))  # noqa: S301 - from the driver, in Spark's own closure
-
-
-@functools.cache
-def version() -> str:
-    """The version of Penstock in this process."""
-    return importlib.metadata.version("penstock")

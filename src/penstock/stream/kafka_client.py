@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PenstockError, PlanError
+from penstock.errors import PenstockError, PlanError, how_to_install
 
 ASK_SECONDS: Final = 20.0
 """A broker that has not answered a question by then is an error of the world's."""
@@ -27,7 +27,7 @@ def kafka_library() -> Any:
         import confluent_kafka
     except ImportError as error:
         raise PenstockError(
-            "format('kafka') needs the library confluent-kafka: pip install 'penstock[kafka]'"
+            f"format('kafka') needs the library confluent-kafka: {how_to_install('kafka')}"
         ) from error
     return confluent_kafka
 
