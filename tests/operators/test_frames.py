@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.errors import SchemaError
 from penstock.operators.frames import batch_of, frame_of
 
 BIG = 2**53 + 1
@@ -102,3 +103,41 @@ def test_frames_of_odd_columns() -> None:
     assert list(frame.columns) == ["c"] * 3
     assert [list(frame.iloc[0, 0]), frame.iloc[0, 1], list(frame.iloc[0, 2])] == [[1], 2, [3]]
     assert (frame_of(table.slice(0, 0), ZONE).shape, frame_of(table.select([]), ZONE).shape) == ((0, 3), (1, 0))
+
+
+_NOON = ["2020-07-01 12:00:00", None, "2021-01-01 12:00:00"]
+_INSTANTS = [dt.datetime(2020, 7, 1, 16, tzinfo=dt.UTC), None, dt.datetime(2021, 1, 1, 17, tzinfo=dt.UTC)]
+
+
+@pytest.mark.parametrize("dtype", ["category", "timestamp[us][pyarrow]", "datetime64[us]"])
+def test_times_of_any_dtype_are_on_the_sessions_clock(dtype: str) -> None:
+    """Categories and Arrow's own times without a zone were taken for UTC, or ended the task."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"t": pd.Series(pd.to_datetime(_NOON)).astype(dtype)})
+    batch = batch_of(frame, pa.schema([("t", TIME)]), ZONE, "f")
+    assert batch.column(0).to_pylist() == _INSTANTS
+
+
+@pytest.mark.parametrize("kind", [TIME, pa.list_(TIME)], ids=str)
+def test_times_that_pandas_has_no_clock_for_are_refused(kind: pa.DataType) -> None:
+    """In 1500 pandas gave the wrong hour; the refusal names the column and the time."""
+    import numpy as np
+    import pandas as pd
+
+    old = np.array(["1500-07-01T12:00:00"], "datetime64[ms]")
+    frame = pd.DataFrame({"t": pd.Series(old) if kind == TIME else pd.Series([old])})
+    with pytest.raises(SchemaError, match=r"column 't'.*1500-07-01 12:00:00 is out of the years"):
+        batch_of(frame, pa.schema([("t", kind)]), ZONE, "f")
+
+
+def test_arrays_of_several_dimensions_are_lists_of_lists() -> None:
+    """As PySpark takes them; Arrow by itself takes one dimension."""
+    import numpy as np
+    import pandas as pd
+
+    cube = np.arange(4).reshape(2, 1, 2)
+    frame = pd.DataFrame({"m": [cube[0], None, [[7]]], "c": [cube, None, [[[7]]]]})
+    lists = pa.list_(pa.list_(LONG))
+    batch = batch_of(frame, pa.schema([("m", lists), ("c", pa.list_(lists))]), ZONE, "f")
+    assert batch.to_pydict() == {"m": [[[0, 1]], None, [[7]]], "c": [[[[0, 1]], [[2, 3]]], None, [[[7]]]]}

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from penstock.errors import PlanError, SchemaError, how_to_install
 from penstock.operators.conform import refuse_broken
-from penstock.operators.nested_times import shown, taken
+from penstock.operators.nested_times import refuse_far_times, shown, taken
 
 
 def _hint() -> str:
@@ -117,11 +117,8 @@ def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.
     columns = _ordered(frame, schema, operator)
     arrays = []
     for field, series in zip(schema, columns, strict=True):
-        if pt.is_timestamp(field.type) and field.type.tz is not None and getattr(series.dtype, "kind", "") == "M":
-            series = _localised(series, timezone)  # noqa: PLW2901 - the same column, in UTC
-        elif pt.is_nested(field.type) and (change := taken(field.type, timezone)) is not None:
-            series = series.map(change, na_action="ignore")  # noqa: PLW2901 - the same column, with instants
         try:
+            series = _instants(series, field.type, timezone)  # noqa: PLW2901 - the same column, in UTC
             arrays.append(pa.Array.from_pandas(series, type=field.type, safe=True))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
@@ -157,7 +154,23 @@ def _ordered(frame: Any, schema: pa.Schema, operator: str) -> list[Any]:
     return [frame.iloc[:, index] for index in range(len(schema))]
 
 
+def _instants(series: Any, kind: pa.DataType, timezone: str) -> Any:
+    """The column with instants in place of times on the session's clock; any other column as it is."""
+    if pt.is_timestamp(kind) and kind.tz is not None:
+        return _localised(series, timezone)
+    change = taken(kind, timezone) if pt.is_nested(kind) else None
+    return series if change is None else series.map(change, na_action="ignore")
+
+
 def _localised(series: Any, timezone: str) -> Any:
+    pd = _pandas()
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.dtype.categories.dtype)
+    if getattr(series.dtype, "kind", "") != "M":
+        return series
+    if isinstance(series.dtype, pd.ArrowDtype):  # its clock refuses hours that a zone has twice
+        series = pa.Array.from_pandas(series).to_pandas(coerce_temporal_nanoseconds=False)
     if series.dt.tz is None:
+        refuse_far_times(series.min(), series.max())
         series = series.dt.tz_localize(timezone, ambiguous=False, nonexistent="shift_forward")
     return series.dt.tz_convert("UTC")

@@ -44,12 +44,32 @@ def taken(kind: pa.DataType, zone: str) -> Change | None:
         found = pd.Timestamp(value)
         if isinstance(value, dt.datetime) and value.tzinfo is not None:
             return found
+        refuse_far_times(found)
         return found.tz_localize(zone, ambiguous=False, nonexistent="shift_forward")
 
     def leaf(inner: pa.DataType) -> Change | None:
         return instant if inner.tz is not None else None
 
-    return _change(kind, leaf, list)
+    return _change(kind, leaf, list) or (_lists if _has_lists_of_lists(kind) else None)
+
+
+def refuse_far_times(*times: Any) -> None:
+    """Raise OverflowError for a time on a clock that pandas gives wrong instants of; PySpark refuses them too."""
+    import pandas as pd
+
+    for time in times:
+        if not pd.isna(time) and not pd.Timestamp.min < time < pd.Timestamp.max:
+            raise OverflowError(f"{time} is out of the years 1677 to 2262, in which pandas knows the clocks of zones")
+
+
+def _has_lists_of_lists(kind: pa.DataType) -> bool:
+    inner = kind.value_type if hasattr(kind, "value_field") else None
+    return inner is not None and hasattr(inner, "value_field")
+
+
+def _lists(value: Any) -> Any:
+    """An array of several dimensions as the lists of lists that Arrow reads."""
+    return value.tolist() if isinstance(value, np.ndarray) and value.ndim > 1 else value
 
 
 def _change(kind: pa.DataType, leaf: _Leaf, gathered: Callable[[list[Any]], Any]) -> Change | None:
