@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import PlanError
 from penstock.graph.streaming import SavedParts, SourceReads, StreamingOptions
 from penstock.job.query_storage import QueryStorage
@@ -61,3 +63,31 @@ def test_query_that_never_had_a_checkpoint_is_not_finished(tmp_path: Path) -> No
     first.finish()
     first.end()
     storage(tmp_path, ORDERS).claim(WIDTHS)
+
+
+def test_a_query_begins_where_it_was_told_first(tmp_path: Path) -> None:
+    """Each source is asked once: a driver that died before its first checkpoint has written down what it heard.
+
+    A source that reads something else by then is asked anew, one with a position in a checkpoint never. A driver that
+    was overtaken by another one before it had the location is refused.
+    """
+    asked: list[str] = []
+
+    def ask(uid: str, answer: bytes) -> dict[str, Callable[[], bytes]]:
+        return {uid: lambda: asked.append(uid) or answer}  # type: ignore[func-returns-value]
+
+    first = storage(tmp_path, ORDERS)
+    assert first.first_positions(ask("orders", b"7")) == {"orders": b"7"}
+    late = storage(tmp_path, ORDERS)
+    assert late.first_positions(ask("orders", b"8")) == {"orders": b"8"}, "nobody has written anything yet"
+    first.claim(WIDTHS)
+    with pytest.raises(CheckpointError, match="another driver has begun this query"):
+        late.claim(WIDTHS)
+    again = storage(tmp_path, ORDERS)
+    assert again.first_positions(ask("orders", b"9")) == {"orders": b"7"}
+    again.claim(WIDTHS)
+    assert asked == ["orders", "orders"]
+    other = {**ORDERS, "orders": SourceReads("partitions of Others")}
+    assert storage(tmp_path, other).first_positions(ask("orders", b"9")) == {"orders": b"9"}
+    again.store(SavedParts(1, {}, parallelism=WIDTHS))
+    assert storage(tmp_path, ORDERS).first_positions(ask("orders", b"9")) == {}

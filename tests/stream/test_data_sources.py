@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -162,6 +163,28 @@ def test_a_position_in_a_range_keeps_its_end(tmp_path: Path) -> None:
     again = stream(tmp_path).open(0, 1, [state])
     assert polled(again, 77, 50) == list(range(13, 90))
     again.close()
+
+
+class LatestNumbers(Numbers):
+    """Begins at its end."""
+
+    def streamReader(self, schema: Any) -> Any:
+        """A reader whose first offset is the newest."""
+        reader = super().streamReader(schema)
+        reader.initialOffset = reader.latestOffset
+        return reader
+
+
+def test_a_query_begins_at_the_offset_that_the_source_said_first(tmp_path: Path) -> None:
+    """It is asked once, and not by each reader that was told no position."""
+    (tmp_path / "end").write_text("20")
+    source = stream(tmp_path, LatestNumbers)
+    begun = source.begun_at(source.first_position())
+    (tmp_path / "end").write_text("30")
+    for _ in range(2):
+        reader = begun.open(0, 1, [])
+        assert polled(reader, 10, 10) == list(range(20, 30))
+        reader.close()
 
 
 def test_what_is_available_is_one_range_or_what_the_source_says(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
 from penstock.record import PartitionerSpec
 from penstock.stream.kafka_client import KafkaSettings, binary_column, kafka_library
+from penstock.stream.kafka_offsets import EARLIEST, KafkaStart
 from penstock.stream.kafka_sink import MARKERS, KafkaSink, KafkaWriter, _up_to, check_columns
-from penstock.stream.kafka_source import EARLIEST, KafkaReader, KafkaSource, KafkaStart
+from penstock.stream.kafka_source import KafkaReader, KafkaSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
@@ -260,6 +263,45 @@ def test_what_is_available_ends_and_later_runs_go_on(cluster: KafkaSettings) -> 
     assert sorted(polled(second, 20)) == list(range(40, 60))
     for reader in (first, second):
         reader.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (KafkaStart(), range(8, 12)),
+        (KafkaStart(offsets={("in", 0): -1, ("in", 1): 1, ("in", 2): -2, ("in", 3): 2}), [8, 5, 9, 2, 6, 10, 11]),
+    ],
+)
+def test_a_query_begins_where_it_was_started(
+    cluster: KafkaSettings, start: KafkaStart, expected: Sequence[int]
+) -> None:
+    """Its readers were never told a position, and messages have come since; a later partition is read whole."""
+    brokers.put(cluster, "in", range(8))
+    begun = KafkaSource(cluster, ("in",), start=start)
+    begun = begun.begun_at(begun.first_position())
+    brokers.put(cluster, "in", range(8, 12))
+    with closing(begun.open(0, 1, [])) as reader:
+        assert sorted(polled(reader, len(expected))) == sorted(expected)
+    with closing(replace(begun, begun=(("in", 0, 3), ("in", 1, 3), ("in", 2, 3))).open(0, 1, [])) as reader:
+        assert sorted(polled(reader, 3)) == [3, 7, 11]
+
+
+@pytest.mark.parametrize("is_available_now", [True, False])
+def test_a_position_beyond_the_end_is_refused(cluster: KafkaSettings, is_available_now: bool) -> None:
+    """A topic that was made anew is shorter; in every way of reading, as is an offset that somebody names."""
+    brokers.put(cluster, "in", range(80))
+    reader = source(cluster).open(0, 1, [])
+    polled(reader, 80)
+    state = reader.snapshot()
+    reader.close()
+    with brokers.mock_cluster() as anew:
+        brokers.put(anew, "in", range(60))
+        again = source(anew).available_now() if is_available_now else source(anew)
+        with pytest.raises(PlanError, match="partition 0 of in is to be read from offset 20 on, and it ends at 15"):
+            again.open(0, 1, [state])
+        named = KafkaStart(offsets={("in", number): 15 + (number == 2) for number in range(4)})
+        with pytest.raises(PlanError, match="partition 2 of in is to be read from offset 16 on, and it ends at 15"):
+            KafkaSource(anew, ("in",), start=named).first_position()
 
 
 def test_starts_are_resolved_when_a_reader_is_opened(cluster: KafkaSettings) -> None:

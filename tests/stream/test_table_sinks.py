@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 import random
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ from penstock.record import PartitionerSpec
 from penstock.settings import Settings
 from penstock.stream.chain import StepContext
 from penstock.stream.commit_sink import MESSAGES, CommitSink, message_batch
+from penstock.stream.delta_log import files_in_order
 from penstock.stream.delta_merge import merge_rows
+from penstock.stream.delta_source import DeltaSource
 from penstock.stream.outside import outside
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
@@ -416,6 +420,77 @@ def test_versions_of_a_delta_table_are_read_once(delta: Any, tmp_path: Path) -> 
     ended = delta_source(options(startingVersion="5", skipChangeCommits="true"), uri).available_now().open(0, 1, [])
     wait_until(lambda: (ended.poll(99), ended.is_ended)[1], "it has ended")
     ended.close()
+
+
+def test_first_rows_of_a_delta_table_come_in_the_order_of_its_commits(delta: Any, tmp_path: Path) -> None:
+    """Files of one moment by the least time of their rows; an attempt in the middle goes on in the same order."""
+    uri = str(tmp_path / "table")
+    for first in range(12):
+        numbers(delta, uri, range(first, first + 1))
+    found, state = read(uri, None, 5)
+    assert found + read(uri, state, 7)[0] == list(range(12))
+    written: list[tuple[str, int, str | None]] = [("a", 20, "2026-01-03"), ("b", 20, "2026-01-01"), ("c", 10, None)]
+    actions = [
+        delta.transaction.AddAction(
+            f"{name}.parquet", 1, {}, at, True, json.dumps({"minValues": day and {"day": day}})
+        )
+        for name, at, day in written
+    ]
+    table = delta.DeltaTable.create(
+        str(tmp_path / "other"), delta.Schema.from_arrow(pa.schema([("day", pa.date32())]))
+    )
+    table.create_write_transaction(actions, "append", table.schema())
+    assert files_in_order(delta.DeltaTable(str(tmp_path / "other"))) == ["c.parquet", "b.parquet", "a.parquet"]
+
+
+def test_a_query_of_a_delta_table_begins_with_the_version_that_there_was(delta: Any, tmp_path: Path) -> None:
+    """Rows that came since are those of later versions, for readers that were told no position too."""
+    uri = str(tmp_path / "table")
+    numbers(delta, uri, range(3))
+    for start, expected in (({}, [0, 1, 2, 3]), ({"startingVersion": "latest"}, [3])):
+        source = delta_source(options(**start), uri)
+        begun = source.begun_at(source.first_position())
+        numbers(delta, uri, range(3, 4))
+        for _ in range(2):
+            assert rows_read(begun, len(expected)) == expected
+        delta.DeltaTable(uri).restore(0)
+
+
+def test_upkeep_of_a_delta_table_goes_on_or_has_one_error(delta: Any, tmp_path: Path) -> None:
+    """Properties change nothing. A new column ends a query, and the next one knows it.
+
+    Files that were vacuumed before they were read are named; where the table's folder is away, a file that can't be
+    found is the world's error.
+    """
+    uri = str(tmp_path / "table")
+    numbers(delta, uri, range(3))
+    old = delta_source(options(startingVersion="0"), uri)
+    delta.DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
+    numbers(delta, uri, range(3, 5))
+    assert rows_read(old, 5) == list(range(5))
+    rows = pa.table({"n": pa.array([5], pa.int64()), "m": ["new"]})
+    delta.write_deltalake(uri, rows, mode="append", schema_mode="merge")
+    with pytest.raises(PlanError, match=r"with version 3 column 'm' is string, and this query does not know it"):
+        rows_read(old, 6)
+    assert rows_read(delta_source(options(startingVersion="0"), uri), 6) == list(range(6))
+    delta.DeltaTable(uri).optimize.compact()
+    delta.DeltaTable(uri).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(PlanError, match=r"of version 0 was taken out of the table .* before this query had read it"):
+        rows_read(delta_source(options(startingVersion="0"), uri), 6)
+    Path(uri).rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError), old.log.reading("gone.parquet", 0):
+        raise FileNotFoundError
+
+
+def rows_read(source: DeltaSource, rows: int) -> list[int]:
+    """So many numbers, from where a query begins."""
+    with closing(source.open(0, 1, [])) as reader:
+        found: list[int] = []
+        wait_until(
+            lambda: found.extend([row["n"] for row in rows_of(reader.poll(99))]) or len(found) >= rows,
+            "they have come",
+        )
+    return found
 
 
 def test_a_delta_table_that_was_made_anew_is_refused(delta: Any, tmp_path: Path) -> None:

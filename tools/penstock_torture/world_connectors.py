@@ -27,8 +27,9 @@ from penstock.spark.data_source_reader import DataSourceStream
 from penstock.spark.data_source_writer import data_source_sink
 from penstock.spark.data_sources import made, made_to_write
 from penstock.stream.folder_sink import FolderSink
+from penstock.stream.kafka_offsets import EARLIEST, KafkaStart
 from penstock.stream.kafka_sink import KafkaSink
-from penstock.stream.kafka_source import EARLIEST, KafkaSource, KafkaStart
+from penstock.stream.kafka_source import KafkaSource
 from penstock.stream.sinks import StreamSink
 from penstock_torture.mock_kafka import cluster_at, marked, put
 from penstock_torture.world_sources import Ledger, ledger_rows, numbers

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable
 from pyarrow import fs
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.first_positions import FIRST_POSITIONS
 from penstock.checkpoint.found import Unusable, UsableCheckpoint
 from penstock.checkpoint.kept_files import KeptFiles
 from penstock.checkpoint.log_files import owner_of
@@ -88,7 +89,8 @@ class Deletion:
         notes = [name for name in names if name == NOTE or name.startswith(f"{NOTE}-")]
         stamps = sorted(stamp for stamp in map(Stamp.of, names) if stamp is not None)
         logs = [name for name in names if owner_of(name) is not None]
-        return [*notes, *map(str, stamps), *logs, *(name for name in names if name == "owners")]
+        last = [name for name in names if name.startswith(FIRST_POSITIONS) or name == "owners"]
+        return [*notes, *map(str, stamps), *logs, *last]
 
     def delete_all(self) -> None:
         """Delete all that is Penstock's, and the folder if nothing else is in it; raises OSError."""

@@ -6,6 +6,7 @@
     <location>/chk-<number>-<owner>/host-...  the snapshots of several tasks of a host, one after the other
     <location>/chk-<number>-<owner>/_metadata what the checkpoint consists of; it exists when this file does
     <location>/logs-<owner>/...               rows as they were given to channels (see `log_files`)
+    <location>/first-positions                where sources began that have none in a checkpoint yet (see there)
 
 Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
 takes a checkpoint only if its metadata and the sizes of its parts are right; the chunks prove themselves as they are

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.checkpoint.errors import CheckpointError, UncertainCheckpointError
+from penstock.checkpoint.first_positions import First, FirstPositions
 from penstock.checkpoint.found import Found, UsableCheckpoint
 from penstock.checkpoint.kept_files import folder_of
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_part, unpack_part
@@ -116,10 +117,32 @@ class QueryStorage:
         """The last one of this driver."""
         self._is_uncertain = False
         """True if nobody can tell whether the last checkpoint is complete."""
+        self._positions = FirstPositions(*self._storage.place)
+        self._first: tuple[dict[str, First], dict[str, First]] = ({}, {})
+        """The first positions that were found, and those with which the query begins."""
 
     def look(self, vertices: Mapping[str, int]) -> None:
         """Raise what `claim` would raise, and change nothing: ahead of all else that may refuse the query."""
         self._refuse(self._storage.look(self._retained), vertices)
+
+    def first_positions(self, ask: Mapping[str, Callable[[], bytes]]) -> dict[str, bytes]:
+        """The positions at which those sources begin of which no checkpoint has one.
+
+        `ask` says by uid where one begins now. Nobody is asked twice: what an earlier driver was told counts, and
+        `claim` writes down what is new. Raises CheckpointError where that can't be read, and what `ask` raises.
+        """
+        metadata = self._storage.look(self._retained).metadata
+        if metadata is None and self._options.savepoint:
+            metadata = SavepointFolder(self._options.savepoint).find().metadata
+        wanted = ask.keys() - (metadata.sources.keys() if metadata is not None else ())
+        found = self._written() if wanted else {}
+        begin = {}
+        for uid in wanted:
+            what = self._sources[uid].what
+            known = found.get(uid)
+            begin[uid] = known if known is not None and known[0] == what else (what, ask[uid]())
+        self._first = found, begin
+        return {uid: position for uid, (_, position) in begin.items()}
 
     def claim(self, vertices: Mapping[str, int]) -> None:
         """Take the location over; `vertices` are those of the plan, with their parallelism, by uid.
@@ -131,6 +154,7 @@ class QueryStorage:
         found = self._storage.claim(self._retained, lambda found: self._refuse(found, vertices))
         try:
             self._sign.put(self._storage.owner)
+            self._write_first_positions()
             for unusable in found.unusable:
                 text = f"checkpoint {unusable.stamp} can't be restored from, an older one is taken: {unusable.cause}"
                 _LOG.warning(text)
@@ -146,6 +170,24 @@ class QueryStorage:
             self._kept.keep(each.stamp)
         self._origin = found.metadata.savepoint if found.metadata is not None else ""
         self.beginning = QueryBeginning(self._storage.owner, saved, kept[1:])
+
+    def _written(self) -> dict[str, First]:
+        try:
+            return patiently(self._positions.read, FEW)
+        except OSError as error:
+            raise CheckpointError(f"{self._options.location} can't be read: {error}") from error
+
+    def _write_first_positions(self) -> None:
+        """Write down where the query begins, ahead of its first row."""
+        found, begin = self._first
+        if begin == found or not begin:
+            return
+        if self._written() != found:
+            raise CheckpointError(
+                f"another driver has begun this query at {self._options.location} meanwhile: start it again, and it"
+                " begins where that one did"
+            )
+        self._positions.write(begin)
 
     def withdraw(self) -> None:
         """The query did not begin: whoever had the location has it again."""

@@ -45,6 +45,20 @@ class DataSourceStream:
     made: MadeSource
     batch_rows: int
     is_available_now: bool = False
+    begun: str | None = None
+    """The offset at which the query began, as JSON."""
+
+    def first_position(self) -> bytes:
+        """The source's `initialOffset()` now, asked once for each query, as in Spark."""
+        planner = _planner(self.made.loaded(), self.made)
+        try:
+            return json.dumps(planner.initial()).encode()
+        finally:
+            planner.stop()
+
+    def begun_at(self, position: bytes) -> DataSourceStream:
+        """The same source, of a query that began there."""
+        return replace(self, begun=position.decode())
 
     def available_now(self) -> DataSourceStream:
         """Up to what the source calls available, or one range where it has no word for that: as in Spark."""
@@ -106,6 +120,7 @@ class _Reading:
         self._nothing = pa.RecordBatch.from_arrays(nulls, schema=self._schema)
         self._planner = _planner(source, stream.made)
         self._begin = offset
+        self._first = stream.begun
         self._is_endless = not stream.is_available_now
         self._ranges = math.inf if self._is_endless or self._planner.bounded() else 1
         """So many ranges are begun."""
@@ -114,7 +129,7 @@ class _Reading:
     def read(self) -> Iterator[Read]:
         """The rows of one range after the other."""
         if self._begin is None:
-            start = json.dumps(self._planner.initial())
+            start = self._first or json.dumps(self._planner.initial())
             self._committed = start  # nothing is in front of it
             end, number, given = None, 0, 0
             yield self._moved([start, None, 0, 0])

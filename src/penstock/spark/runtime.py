@@ -219,13 +219,14 @@ class SparkRuntime:
         options = graph.streaming
         if options is None:
             raise SettingError(f"job {graph.name} is no streaming query")
-        from penstock.stream.sources import sources_of  # not above: batch jobs have no steps
+        from penstock.stream.sources import begun_at, first_positions, sources_of  # not above: batch jobs have none
         from penstock.stream.steps import refuse_other_steps, refuse_rows_again
 
         agree, begin_anew = functools.partial(refuse_other_steps, graph), functools.partial(refuse_rows_again, graph)
         checkpoints = QueryStorage(options, agree, sources_of(graph), begin_anew, StageNames.of(graph))
         stages = {vertex.uid: vertex.parallelism for vertex in graph.vertices}
         checkpoints.look(stages)
+        graph = begun_at(graph, checkpoints.first_positions(first_positions(graph)))
         submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))
         master = self._application.master(settings)
         checkpoints.claim(stages)

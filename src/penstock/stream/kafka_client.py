@@ -8,7 +8,8 @@ over a method), not by statements; docs/connectors.md says what that costs.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,6 +65,15 @@ class KafkaSettings:
     def producer(self, **more: object) -> Any:
         """A producer."""
         return kafka_library().Producer({"linger.ms": 20, **dict(self.given), **more})
+
+
+@contextmanager
+def closing_client(client: Any) -> Iterator[Any]:
+    """A block at whose end a client is closed."""
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 def partitions_of(client: Any, topics: Sequence[str], pattern: str = "") -> list[tuple[str, int]]:

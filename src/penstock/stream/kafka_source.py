@@ -3,8 +3,8 @@
 
 A partition belongs to the subtask that a rule names (`_owner`), so subtasks agree without asking each other, also
 about partitions that appear while the query runs: each looks for them, in a thread. A partition that no position
-knows begins where the options say if the query begins, at its first message if it goes on. Offsets are resolved when
-a reader is opened, so a position never says "the latest".
+knows begins where the options say if the query begins, at its first message if it goes on. Offsets are resolved
+before a reader is opened, once for all readers of the query, so a position never says "the latest".
 
 Messages that are gone when their offset is asked for are an error, never skipped. The broker is told no offsets,
 unless somebody gave a `group.id`: then it is told those of complete checkpoints, for tools that show them.
@@ -31,13 +31,21 @@ from penstock.stream.kafka_client import (
     ASK_SECONDS,
     KafkaSettings,
     binary_column,
+    closing_client,
     kafka_library,
     number_column,
     partitions_of,
 )
+from penstock.stream.kafka_offsets import (
+    EARLIEST,
+    KafkaStart,
+    Partition,
+    bounds,
+    gone,
+    refuse_beyond,
+    resolved,
+)
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -54,28 +62,6 @@ HEADERS: Final = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), (
 POLL_SECONDS = 0.01
 MOST_MESSAGES = 10_000
 
-Partition = tuple[str, int]
-"""A topic and a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaStart:
-    """The place where a query begins: `earliest`, `latest`, or an offset for each partition (-2, -1: these)."""
-
-    word: str = LATEST
-    offsets: Mapping[Partition, int] = field(default_factory=dict)
-
-    def of(self, partition: Partition) -> int:
-        """An offset, or the client's word for one; raises PlanError for a partition that was left out."""
-        if not self.offsets:
-            return -2 if self.word == EARLIEST else -1
-        if partition not in self.offsets:
-            topic, number = partition
-            raise PlanError(
-                f"kafka: startingOffsets says nothing of partition {number} of {topic}: it names all, -2 is earliest"
-            )
-        return self.offsets[partition]
-
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
@@ -84,10 +70,12 @@ class KafkaSource:
     settings: KafkaSettings
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    start: KafkaStart = KafkaStart()
+    start: KafkaStart = field(default_factory=KafkaStart)
     with_headers: bool = False
     discovery_seconds: float = 30.0
     is_available_now: bool = False
+    begun: tuple[tuple[str, int, int], ...] | None = None
+    """The offsets at which the query began: topic, number and offset of each partition that there was."""
 
     @property
     def name(self) -> str:
@@ -110,40 +98,40 @@ class KafkaSource:
 
     def splits(self) -> int | None:
         """One subtask for each partition at most, as the broker says; raises PlanError for a topic it lacks."""
-        with _closing(self.settings.consumer()) as consumer:
+        with closing_client(self.settings.consumer()) as consumer:
             try:
                 return max(1, len(partitions_of(consumer, self.topics, self.pattern)))
             except kafka_library().KafkaException as error:
                 raise OutsideError(f"{self.settings.servers} does not answer: {error.args[0].str()}") from error
 
+    def first_position(self) -> bytes:
+        """The offsets at which a query begins that begins now; raises PlanError for one that is not there."""
+        with closing_client(self.settings.consumer()) as consumer:
+            found = partitions_of(consumer, self.topics, self.pattern)
+            offsets = {each: resolved(consumer, each, self.start.of(each)) for each in found}
+            for each, offset in offsets.items():
+                refuse_beyond(self.settings, each, offset, bounds(consumer, each)[1])
+        return _packed(offsets)
+
+    def begun_at(self, position: bytes) -> KafkaSource:
+        """The same source, of a query that began there; partitions that it does not name have come since."""
+        return replace(self, begun=tuple(tuple(each) for each in msgpack.unpackb(position)))
+
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> KafkaReader:
         """A subtask's partitions."""
         positions: dict[Partition, int] = {}
-        for state in restored:
-            positions.update({(topic, number): offset for topic, number, offset in msgpack.unpackb(state)})
+        for state in [self.begun] if self.begun is not None and not restored else map(msgpack.unpackb, restored):
+            positions.update({(topic, number): offset for topic, number, offset in state})
         own = {
             partition: offset for partition, offset in positions.items() if _owner(partition, parallelism) == subtask
         }
-        return KafkaReader(self, (subtask, parallelism), own, is_new=not restored)
+        return KafkaReader(self, (subtask, parallelism), own, is_new=not restored and self.begun is None)
 
 
 def _owner(partition: Partition, parallelism: int) -> int:
     """The subtask that reads a partition: those of one topic go round."""
     topic, number = partition
     return (zlib.crc32(topic.encode()) + number) % parallelism
-
-
-class _closing:  # noqa: N801 - reads as contextlib's does
-    """A block at whose end a client is closed."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def __enter__(self) -> Any:
-        return self._client
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
 
 
 class KafkaReader:
@@ -186,8 +174,10 @@ class KafkaReader:
                 f"kafka: partition {gone[0][1]} of {gone[0][0]} was read before, and is not there any more"
             )
         self._take(found, source.start if is_new else KafkaStart(EARLIEST))
+        ends = {partition: bounds(self._consumer, partition)[1] for partition in self._positions}
+        for partition, end in ends.items():
+            refuse_beyond(source.settings, partition, self._positions[partition], end)
         if source.is_available_now:
-            ends = {partition: self._watermarks(partition)[1] for partition in self._positions}
             self._ends = {each: end for each, end in ends.items() if self._positions[each] < end}
         elif source.discovery_seconds > 0:
             self._discovery = _Discovery(source, self._consumer)
@@ -199,25 +189,13 @@ class KafkaReader:
             each for each in found if _owner(each, self._share[1]) == self._share[0] and each not in self._positions
         ]
         for partition in fresh:
-            self._positions[partition] = self._resolved(partition, start.of(partition))
+            self._positions[partition] = resolved(self._consumer, partition, start.of(partition))
         assigned = [
             self._library.TopicPartition(topic, number, self._positions[topic, number])
             for topic, number in (self._positions if is_first else fresh)
         ]
         if assigned:
             self._consumer.incremental_assign(assigned)
-
-    def _resolved(self, partition: Partition, offset: int) -> int:
-        if offset >= 0:
-            return offset
-        first, behind = self._watermarks(partition)
-        return first if offset == -2 else behind
-
-    def _watermarks(self, partition: Partition) -> tuple[int, int]:
-        first, behind = self._consumer.get_watermark_offsets(
-            self._library.TopicPartition(*partition), timeout=ASK_SECONDS
-        )
-        return first, behind
 
     @property
     def is_ended(self) -> bool:
@@ -290,8 +268,7 @@ class KafkaReader:
 
     def snapshot(self) -> bytes:
         """The next offset of each partition."""
-        packed: bytes = msgpack.packb([(*partition, offset) for partition, offset in self._positions.items()])
-        return packed
+        return _packed(self._positions)
 
     def completed(self, position: bytes) -> None:
         """Tell the broker, where somebody gave a group, how far the query is for good."""
@@ -312,6 +289,9 @@ class KafkaReader:
         eof = self._library.KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name of it
         errors = [message for message in messages if message.error() is not None]
         for message in errors:
+            if message.error().code() in _GONE:
+                place = message.topic(), message.partition()
+                raise gone(place, self._positions.get(place))
             if message.error().code() != eof:
                 raise self._library.KafkaException(message.error())
         at_end = [(message.topic(), message.partition()) for message in errors]
@@ -351,6 +331,8 @@ class KafkaReader:
         return pa.RecordBatch.from_arrays(columns, schema=self._source.schema)
 
 
+_GONE: Final = (1, -140)
+"""OFFSET_OUT_OF_RANGE, and the client's word for it where it may not go on elsewhere."""
 _ERROR: Final = operator.methodcaller("error")
 _KEY: Final[Callable[[Any], bytes | None]] = operator.methodcaller("key")
 _VALUE: Final[Callable[[Any], bytes | None]] = operator.methodcaller("value")
@@ -373,6 +355,11 @@ def _headers(messages: list[Any]) -> pa.Array:
     values = binary_column([value for _, value in flat])
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.type.value_type))
     return pa.Array.from_buffers(HEADERS.type, len(found), [validity, pa.py_buffer(ends)], children=[pairs])
+
+
+def _packed(positions: Mapping[Partition, int]) -> bytes:
+    packed: bytes = msgpack.packb([(*partition, offset) for partition, offset in positions.items()])
+    return packed
 
 
 def _parted(messages: Sequence[Any]) -> dict[Partition, list[Any]]:

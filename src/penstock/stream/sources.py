@@ -9,8 +9,10 @@ others are bugs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -64,6 +66,10 @@ class StreamSource(Protocol):
     the same. Without it that is `name`. It may have `pinned()`: the source as all tasks of a run are to see it. And
     it may have `available_now()`: the same source, whose readers have ended when they have given what was there as
     they were opened; a later run goes on from their positions. `trigger(availableNow=True)` needs it.
+
+    One that begins at what is there "now" has `first_position()` and `begun_at(position)`: the driver asks it once
+    for the bytes that say where a query begins, writes them down ahead of the first row, and has all readers begin
+    there.
     """
 
     @property
@@ -172,6 +178,30 @@ def sources_of(graph: JobGraph) -> dict[str, SourceReads]:
         for vertex in graph.vertices
         if vertex.source is not None
     }
+
+
+def first_positions(graph: JobGraph) -> dict[str, Callable[[], bytes]]:
+    """The ways to ask the sources of a query where it begins now, by the uids of their stages."""
+    return {
+        vertex.uid: partial(_first_position, vertex.source)
+        for vertex in graph.vertices
+        if hasattr(vertex.source, "first_position")
+    }
+
+
+def begun_at(graph: JobGraph, positions: Mapping[str, bytes]) -> JobGraph:
+    """The query with sources that begin at these positions."""
+    for vertex in graph.vertices:
+        if vertex.uid in positions and vertex.source is not None:
+            source: Any = vertex.source
+            graph = graph.with_vertex(replace(vertex, source=source.begun_at(positions[vertex.uid])))
+    return graph
+
+
+def _first_position(source: Any) -> bytes:
+    with outside(f"{source.name} can't tell where it begins"):
+        position: bytes = source.first_position()
+        return position
 
 
 def read_whole(reader: SourceReader, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:

@@ -18,9 +18,10 @@ from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_nullable
 from penstock.stream.commit_sink import CommitSink
+from penstock.stream.delta_log import refuse_table, stream_schema
 from penstock.stream.delta_merge import refuse_keys
 from penstock.stream.delta_sink import DeltaCommitter, delta_library
-from penstock.stream.delta_source import DeltaSource, refuse_table
+from penstock.stream.delta_source import DeltaSource
 from penstock.stream.iceberg_sink import IcebergCommitter
 from penstock.stream.table_files import WriteTableFiles
 
@@ -42,7 +43,7 @@ def delta_source(options: Options, path: str | None) -> DeltaSource:
     start = options.text("startingVersion")
     first = table.version() + 1 if start == "latest" else options.value("startingVersion", int, None)
     filesystem, root = stored_at(table.table_uri)
-    schema = as_nullable(pa.schema(table.schema().to_arrow()).remove_metadata())
+    schema = stream_schema(table.schema())
     return DeltaSource(uri, filesystem, root, schema, first, options.flag("skipChangeCommits", default=False))
 
 
