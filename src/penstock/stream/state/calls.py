@@ -31,14 +31,21 @@ class ProcessorCalls(Protocol):
     def most_timers(self) -> int:
         """The number of timers that it is to be called with at once."""
 
+    @property
+    def has_keys_once(self) -> bool:
+        """True if a call is to have one timer of a key, as it can't see what the timers before would do."""
+
     def init(self, declarations: Declarations, moment: Moment) -> None:
         """Have the processor declare its states."""
 
     def rows(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:
         """The rows that a batch gives."""
 
-    def timers(self, keys: Keys, expiries: Times, times: TimerValues) -> Iterable[pa.RecordBatch]:
-        """The rows that expired timers give, which are there in order of time."""
+    def timers(self, keys: Keys, expiries: Times, times: TimerValues, until: int | None) -> Iterable[pa.RecordBatch]:
+        """The rows that expired timers give, which are there in order of time.
+
+        A form that calls for each timer fires those too that the calls register for times up to `until`.
+        """
 
     def shared(self, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:
         """The rows that a batch gives which comes to all tasks."""
@@ -54,6 +61,7 @@ class BatchCalls:
     """A processor that is called with whole batches."""
 
     most_timers = 1 << 14
+    has_keys_once = True
 
     def __init__(self, processor: Any, schema: pa.Schema, name: str, timezone: str, time_mode: str) -> None:
         self._processor = processor
@@ -72,8 +80,8 @@ class BatchCalls:
         """The rows that a batch gives."""
         return self._given(self._processor.handleBatch(keys, self._shown(batch), times))
 
-    def timers(self, keys: Keys, expiries: Times, times: TimerValues) -> Iterable[pa.RecordBatch]:
-        """The rows that expired timers give."""
+    def timers(self, keys: Keys, expiries: Times, times: TimerValues, until: int | None) -> Iterable[pa.RecordBatch]:
+        """The rows that expired timers give; all come in one call, so none fires among them."""
         return self._given(self._processor.handleExpiredTimers(keys, int64_array(expiries), times))
 
     def initial(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> None:

@@ -49,24 +49,32 @@ class Entries:
         found[~there] = -1
         return found
 
-    def add(self, slots: Slots, keys: Sequence[pa.Array]) -> tuple[Slots, Mask]:
-        """The entry of each row, and at which rows it was not there before; one that is there twice counts twice."""
+    def add(self, slots: Slots, keys: Sequence[pa.Array]) -> tuple[Slots, Slots]:
+        """The entry of each row, and one row of each entry that was not there before."""
         known = len(self._index)
         entries = self._index.slots([int64_array(np.ascontiguousarray(slots)), *keys])
-        if len(self._index) > known:
+        added = len(self._index) - known
+        if added:
             new = np.arange(known, len(self._index), dtype=np.int64)
             self._of_slot.append(self.owners(new), pa.RecordBatch.from_arrays([int64_array(new)], schema=_NUMBERS))
         flags = self._is_live.writable(entries, len(self._index))
-        fresh: Mask = ~flags[entries]
-        self._live += len(np.unique(entries[fresh]))
+        rows = np.flatnonzero(~flags[entries])
+        if len(rows) > added:  # some were there before, or come several times
+            rows = rows[np.unique(entries[rows], return_index=True)[1]]
+        self._live += len(rows)
         flags[entries] = True
-        return entries, fresh
+        return entries, rows
 
     def remove(self, entries: Slots) -> None:
         """Remove these, each of which may be there several times."""
         flags = self._is_live.writable(entries, len(self._index))
         self._live -= len(np.unique(entries[flags[entries]]))
         flags[entries] = False
+
+    def remove_live(self, entries: Slots) -> None:
+        """Remove these, which are all there, each once."""
+        self._is_live.writable(entries, len(self._index))[entries] = False
+        self._live -= len(entries)
 
     def of(self, slots: Slots) -> tuple[Slots, Slots]:
         """The entries of these slots, slot after slot: at which place of `slots` each one's is, and the entries."""

@@ -58,6 +58,7 @@ class KeyByKeyCalls:
     """A processor that is called for each key."""
 
     most_timers = 1 << 11
+    has_keys_once = False
 
     def __init__(self, processor: Any, shown: KeyedRows, time_mode: str) -> None:
         self._processor = processor
@@ -84,7 +85,7 @@ class KeyByKeyCalls:
             self._put_back()
             return list(self._shown.batches(given))
 
-    def timers(self, keys: Keys, expiries: Times, times: TimerValues) -> Iterable[pa.RecordBatch]:
+    def timers(self, keys: Keys, expiries: Times, times: TimerValues, until: int | None) -> Iterable[pa.RecordBatch]:
         """The rows that expired timers give."""
         assert self._handle is not None  # noqa: S101 - initialised before
         handle, timers = self._processor.handleExpiredTimer, self._handle.timers
@@ -93,10 +94,8 @@ class KeyByKeyCalls:
         cursor = self._begun(keys)
         with _collector_paused():
             named = self._shown.keys(keys.table)
-            for at, expiry in zip(keys.groups.tolist(), expiries.tolist(), strict=True):
-                cursor.at = at
-                if not timers.is_deleted(expiry):
-                    given += own(handle(named[at], times, ExpiredTimerInfo(expiry)) or ())
+            for expiry in timers.fired(keys.groups.tolist(), expiries.tolist(), until):
+                given += own(handle(named[cursor.at], times, ExpiredTimerInfo(expiry)) or ())
             self._put_back()
             return list(self._shown.batches(given))
 

@@ -15,10 +15,9 @@ from penstock.operators.keys import plain
 from penstock.record.key_groups import GroupOwners
 from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
-from penstock.stream.key_index import Slots
 from penstock.stream.restored_state import PartOfState
 from penstock.stream.state.batch_states import Moment
-from penstock.stream.state.calls import ProcessorCalls, Times
+from penstock.stream.state.calls import ProcessorCalls
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import KeyNumbers, Keys
 from penstock.stream.state.shared_rows import parts
@@ -29,6 +28,7 @@ from penstock.stream.watermarks import MOST
 
 SHARED = "all/"
 """The chunks of what is the same in all tasks."""
+_FOR_EVER = (1 << 63) - 1
 _MILLISECONDS = 1000
 _MICROSECONDS = 1000
 
@@ -135,19 +135,19 @@ class ProcessorStep(PlainStep):
         if self._operator.time_mode != PROCESSING:
             return ()
         self._look_at_clock()
-        return self._fire(*self._moment.store.timers.take(self._moment.now, self._made_calls.most_timers))
+        return self._fire(self._moment.now)
 
     def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
         """The rows that timers of event time give which have expired, and those that these register."""
         if self._operator.time_mode != EVENT:
             return
+        self._watermark = watermark // _MICROSECONDS
         if watermark == MOST:
             yield from self._fire_all()
             return
-        self._watermark = watermark // _MICROSECONDS
         timers = self._moment.store.timers
         while timers.next is not None and timers.next <= self._watermark:
-            yield from self._fire(*timers.take(self._watermark, self._made_calls.most_timers))
+            yield from self._fire(self._watermark)
 
     def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
         """If the data has ended, all timers of the clock fire that wait now."""
@@ -226,17 +226,23 @@ class ProcessorStep(PlainStep):
     def _fire_all(self) -> Iterable[pa.RecordBatch]:
         """The rows of all timers that wait now, in order of time; those that they register do not fire."""
         self._look_at_clock()
-        slots, times = self._moment.store.timers.take_all()
-        for start in range(0, len(slots), self._made_calls.most_timers):
-            end = start + self._made_calls.most_timers
-            yield from self._fire(slots[start:end], times[start:end], tidies=False)
+        timers = self._moment.store.timers
+        timers.end()
+        while timers.next is not None:
+            yield from self._fire(_FOR_EVER, is_end=True)
 
-    def _fire(self, slots: Slots, expiries: Times, *, tidies: bool = True) -> list[pa.RecordBatch]:
+    def _fire(self, now: int, *, is_end: bool = False) -> list[pa.RecordBatch]:
+        """The rows of some of the timers that are due."""
+        store, calls = self._moment.store, self._made_calls
+        take = store.timers.take_firsts if calls.has_keys_once else store.timers.take
+        slots, times = take(now, calls.most_timers)
         if not len(slots):
             return []
-        store = self._moment.store
-        given = list(self._made_calls.timers(self._numbers.keys(store, slots), expiries, self._times))
-        if tidies:
+        keys = self._numbers.keys(store, slots)
+        given = list(calls.timers(keys, times, self._times, None if is_end else int(times[-1])))
+        if calls.has_keys_once:
+            store.timers.forget_again()  # one that its own call registers again is gone after that, as in PySpark
+        if not is_end:
             store.tidy(self._moment.now)
         return given
 

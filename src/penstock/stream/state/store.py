@@ -53,14 +53,11 @@ _TIMERS = VariableSpec(TIMERS, "timers", pa.schema([(TIME, pa.int64())]))
 AnyVariable = ValueVariable | ListVariable | MapVariable
 
 
-class Rebuildable(Protocol):
-    """A variable that is told by its entries alone, or timers."""
-
-    def frozen(self, count: int) -> FrozenVariable:
-        """As it is now."""
+class Restorable(Protocol):
+    """A variable, or timers."""
 
     def restore(self, slots: Slots, columns: list[pa.Array]) -> None:
-        """Take rows that it gave when it was frozen."""
+        """Take rows that one of its kind gave when it was frozen."""
 
 
 class KeyedStore:
@@ -74,6 +71,8 @@ class KeyedStore:
         """The number of keys and of their values, rows and entries when all was built anew last."""
         self._chains = Chains()
         self._timers = Timers()
+        """One object for ever: whoever fires timers holds it while all is built anew."""
+        self._timers.changes = self._chains
         self._begin()
 
     @property
@@ -107,15 +106,13 @@ class KeyedStore:
         A map or the timers are built anew by themselves; all is where keys have no state, or may have expired state.
         """
         if self._timers.size > 2 * self._timers.live + SPARE:
-            fresh = Timers()
-            rebuild(self._timers, fresh)
-            fresh.changes = self._chains
-            self._timers = fresh
+            timers = self._timers.frozen(0)
+            self._timers.begin_anew()
+            give_back(timers, self._timers)
         for name, each in self._variables.items():
             if each.is_sparse:
-                empty = self._empty(each.spec)
-                rebuild(each, empty)
-                self._variables[name] = empty
+                self._variables[name] = self._empty(each.spec)
+                give_back(each.frozen(0), self._variables[name])
         live = sum(each.live_keys for each in self._variables.values())
         keys = len(self._index)
         may_expire = any(spec.ttl is not None for spec in self._specs) and keys + live > 2 * self._before + SPARE
@@ -189,8 +186,7 @@ class KeyedStore:
         self._index: KeyIndex = key_index([_plain(field.type) for field in self._keys])
         self._chains.forget()
         self._variables = {spec.name: self._empty(spec) for spec in self._specs}
-        self._timers = Timers()
-        self._timers.changes = self._chains
+        self._timers.begin_anew()
 
     def _empty(self, spec: VariableSpec) -> AnyVariable:
         """A variable without state, which notes what changes."""
@@ -200,8 +196,9 @@ class KeyedStore:
 
     def _build_anew(self, now: int) -> None:
         """Give all keys that have something new slots, and forget the others and what has expired."""
-        former, timers, index = self._variables, self._timers, self._index
+        former, index = self._variables, self._index
         count = len(index)
+        timers = self._timers.frozen(count)
         self._begin()
         keys = index.frozen_keys(0, count)
         for name, each in former.items():
@@ -210,7 +207,7 @@ class KeyedStore:
                     slots, columns = _unexpired(slots, columns, now)  # noqa: PLW2901 - what is left of them
                 if len(slots):
                     self._variables[name].restore(self._moved(keys, slots), columns)
-        for slots, columns in ranges(timers.frozen(count)):
+        for slots, columns in ranges(timers):
             self._timers.restore(self._moved(keys, slots), columns)
 
     def _plans(self, found: About, place: str) -> Mapping[str, Callable[[Slots, pa.RecordBatch, int], None]]:
@@ -249,9 +246,9 @@ def ranges(frozen: FrozenVariable) -> Iterator[tuple[Slots, list[pa.Array]]]:
             yield slots, columns
 
 
-def rebuild(former: Rebuildable, empty: Rebuildable) -> None:
-    """Give an empty variable the rows of a former one, of the same slots."""
-    for slots, columns in ranges(former.frozen(0)):
+def give_back(former: FrozenVariable, empty: Restorable) -> None:
+    """Give an empty variable the rows that it had, of the same slots."""
+    for slots, columns in ranges(former):
         empty.restore(slots, columns)
 
 

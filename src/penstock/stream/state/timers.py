@@ -1,32 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timers of keys: a time in milliseconds, at most once for each key. They are rows of state as all others."""
+"""Timers of keys: a time in milliseconds, at most once for each key. They are rows of state as all others.
+
+A timer waits until it is taken to fire, however many are due at once. So the calls of those ahead of it see it, may
+delete it, and register it again without effect.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.record.layout import int64_array
 from penstock.stream.increments import Chains
 from penstock.stream.key_index import Slots
-from penstock.stream.state.columns import values_of
+from penstock.stream.slot_array import SlotArray
+from penstock.stream.state.columns import Mask, values_of
 from penstock.stream.state.due_times import DueTimes, Times
 from penstock.stream.state.entries import Entries, FrozenEntries
 
 TIME = "time"
 _INT64 = np.dtype(np.int64)
-_FOR_EVER = (1 << 63) - 1
+_FEWEST = 1 << 8
+"""So many due times are looked at, at least, for those of different slots."""
 
 
 class Timers:
     """The timers of one task's slots."""
 
     def __init__(self) -> None:
-        self._entries = Entries([pa.int64()])
-        self._due = DueTimes()
         self.changes = Chains()
         """It is told whose timers change."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget all timers."""
+        self._entries = Entries([pa.int64()])
+        self._due = DueTimes()
+        self._is_due = SlotArray(np.bool_)
+        """The entries that are among the due times, removed ones too: none is there twice."""
+        self._taken: Slots = np.zeros(0, np.int64)
+        self._looks = 0
+        self._first: Slots = np.zeros(0, np.int64)
+        self._is_ending = False
 
     @property
     def live(self) -> int:
@@ -52,8 +67,13 @@ class Timers:
         if not len(slots):
             return
         entries, fresh = self._entries.add(slots, [int64_array(np.ascontiguousarray(times))])
-        entries, firsts = np.unique(entries[fresh], return_index=True)
-        self._due.add(times[fresh][firsts], entries)
+        if self._is_ending:
+            return
+        entries, times = entries[fresh], times[fresh]
+        is_due = self._is_due.at(entries)
+        if is_due.any():
+            entries, times = entries[~is_due], times[~is_due]
+        self._await(times, entries)
 
     def delete(self, slots: Slots, times: Times) -> None:
         """Have timers not fire; those that are not there are none."""
@@ -72,20 +92,57 @@ class Timers:
 
     def take(self, now: int, most: int) -> tuple[Slots, Times]:
         """Take the timers that fire at a time or before, in order of time, and not more than `most`."""
+        return self._removed(*self._live_due(now, most))
+
+    def take_firsts(self, now: int, most: int) -> tuple[Slots, Times]:
+        """Take the first timers of slots that fire at a time or before, in order of time: each slot is there once."""
+        # Few slots may have many timers: it looks at no more of them than twice those that fired last.
+        times, entries, owners = self._live_due(now, max(_FEWEST, min(most, self._looks or most)))
+        is_first = self._firsts(owners)
+        count = int(np.count_nonzero(is_first))
+        self._looks = 2 * count
+        if count < len(owners):
+            self._await(times[~is_first], entries[~is_first])
+            times, entries, owners = times[is_first], entries[is_first], owners[is_first]
+        return self._removed(times, entries, owners)
+
+    def _firsts(self, owners: Slots) -> Mask:
+        """Mark the first of each owner."""
+        top = int(owners.max(initial=-1)) + 1
+        if top > len(self._first):
+            self._first = np.zeros(2 * top, np.int64)
+        rows = np.arange(len(owners))
+        self._first[owners[::-1]] = rows[::-1]
+        is_first: Mask = self._first[owners] == rows
+        return is_first
+
+    def forget_again(self) -> None:
+        """Remove those that were taken last and are there again."""
+        again = self._taken[self._entries.is_live(self._taken)]
+        if len(again):
+            self._entries.remove(again)
+
+    def end(self) -> None:
+        """Let those fire alone that wait now, and none that is registered from here on."""
+        self._is_ending = True
+
+    def _await(self, times: Times, entries: Slots) -> None:
+        self._is_due.writable(entries, len(self._entries))[entries] = True
+        self._due.add(times, entries)
+
+    def _live_due(self, now: int, most: int) -> tuple[Times, Slots, Slots]:
+        """Due times that count, which are among the others no more: each with its entry and its slot."""
         times, entries = self._due.take(now, most)
-        # One that was deleted and registered again is due twice.
-        first: npt.NDArray[np.bool_] = np.zeros(len(entries), np.bool_)
-        first[np.unique(entries, return_index=True)[1]] = True
-        fires = first & self._entries.is_live(entries)
-        entries, times = entries[fires], times[fires]
-        self._entries.remove(entries)
-        owners = self._entries.owners(entries)
+        self._is_due.writable(entries, len(self._entries))[entries] = False
+        fires = self._entries.is_live(entries)
+        times, entries = times[fires], entries[fires]
+        return times, entries, self._entries.owners(entries)
+
+    def _removed(self, times: Times, entries: Slots, owners: Slots) -> tuple[Slots, Times]:
+        self._entries.remove_live(entries)
+        self._taken = entries
         self.changes.changed(owners)
         return owners, times
-
-    def take_all(self) -> tuple[Slots, Times]:
-        """Take all timers, in order of time."""
-        return self.take(_FOR_EVER, len(self._due))
 
     def restore(self, slots: Slots, columns: list[pa.Array]) -> None:
         """Take rows of a snapshot."""
