@@ -156,9 +156,10 @@ def test_auto_is_hybrid_where_a_stage_would_have_few_of_the_slots() -> None:
     assert [edge.kind for edge in job.edges] == [PartitionKind.HYBRID_FULL] * 2
     assert [vertex.parallelism for vertex in job.vertices] == [4, 4, 4]
     assert "because at once the stage 'batches in 9 partitions' would have 1 of 4 slots" in job.notes[0]
+    for stream, slots, tasks in ((source(4).rebalance(), 3, [3, 3]), (three, 3, [3, 3, 3])):  # a third is below half
+        assert [vertex.parallelism for vertex in graph(stream, slots).vertices] == tasks
     for stream, slots in (
         (source(9).rebalance(), 4),  # two stages have half of the slots each
-        (three, 3),  # as many slots as stages: half of three is one
         (source(1).rebalance(2).rebalance(1), 4),  # nothing may be wider
         (source(9).rebalance(mode="pipelined").rebalance(mode="pipelined"), 4),
     ):

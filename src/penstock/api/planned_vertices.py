@@ -125,7 +125,7 @@ class PlanBuilder:
         made = self.vertices[vertex.id]
         leader = self.vertices[made.leader]
         most = slots if leader.limit is None else min(slots, leader.limit)
-        return leader.asked is None and vertex.parallelism < most // 2
+        return leader.asked is None and 2 * vertex.parallelism < most
 
     def _named(self, step: Step, number: int) -> int:
         """The vertex of a step, which is called in checkpoints what the step says."""
