@@ -135,7 +135,7 @@ def test_a_partition_is_there_when_its_row_is(services: Services, tmp_path: Path
     async def run() -> str:
         keeper, account = services.start()
         partition = PartitionId(DatasetId("job", 0), 0, 0)
-        begun = keeper.begin(account, partition, 1)
+        begun = await keeper.begin(account, partition, 1)
         os.write(begun.data, bytes(1000))
         begun.close()
         folder, commit = begun.kept.folder, CommitPartition(begun.kept.number, (EndOfPartition(0, 0, 0),))
@@ -158,7 +158,7 @@ def test_a_service_starts_on_a_full_disk(services: Services, tmp_path: Path) -> 
 
     async def run() -> str:
         keeper, account = services.start()
-        begun = keeper.begin(account, PartitionId(DatasetId("job", 0), 0, 0), 1)
+        begun = await keeper.begin(account, PartitionId(DatasetId("job", 0), 0, 0), 1)
         begun.close()
         with refusing(tmp_path, "update on partitions"):
             keeper, account = services.start()

@@ -220,7 +220,7 @@ class ClientSession:
         if self._keeper.accounts.find(account.key.name) is not account:
             raise AuthenticationError(f"the application {account.key.title} is over: nothing of it is kept any more")
         if isinstance(request, BeginPartition):
-            self._begin_partition(account, number, request)
+            await self._begin_partition(account, number, request)
             return
         if isinstance(request, LendFile):
             await self._lend(account, number, request)
@@ -235,10 +235,10 @@ class ClientSession:
         self.account.connections += 1
         return Introduced(self._keeper.folders.reserve)
 
-    def _begin_partition(self, account: Account, call: int, request: BeginPartition) -> None:
+    async def _begin_partition(self, account: Account, call: int, request: BeginPartition) -> None:
         """The answer goes out at once: its descriptors need a socket on which nothing waits."""
         endpoint = self._lending()
-        begun = self._keeper.begin(account, request.partition, request.subpartitions)
+        begun = await self._keeper.begin(account, request.partition, request.subpartitions)
         kept = begun.kept
         self._writing.add(kept.number)
         try:
@@ -277,7 +277,7 @@ class ClientSession:
             case FindRange():
                 return await keeper.find(account, request)
             case GrowPartition(number, size):
-                return PartitionRoom(keeper.grow(account, number, size))
+                return PartitionRoom(await keeper.grow(account, number, size))
             case CommitPartition(number):
                 since = time.monotonic()
                 await keeper.commit(account, request)

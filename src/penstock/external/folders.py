@@ -18,6 +18,7 @@ import shutil
 import struct
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
@@ -25,7 +26,7 @@ import xxhash
 from penstock.errors import NoStorageError, StorageError
 from penstock.external.requests import KeptExtent
 from penstock.machine.disk_work import DISKS
-from penstock.partition.directories import Directories
+from penstock.partition.directories import Directories, DirectorySpace
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_header import damaged
 from penstock.partition.file_input import FileOrigin, open_file, read_at, unreadable
@@ -39,6 +40,20 @@ _END = struct.Struct("<QQQ")
 _CHECKSUM = struct.Struct("<Q")
 
 
+@dataclass(frozen=True, slots=True)
+class MadeFiles:
+    """A new folder, and descriptors of its data file and index."""
+
+    folder: str
+    data: int
+    index: int
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.data)
+        os.close(self.index)
+
+
 class ServiceFolders:
     """The folders below `roots`, of which each file system keeps `reserve` bytes free."""
 
@@ -49,28 +64,43 @@ class ServiceFolders:
         for root in roots:
             (root / _DATA).mkdir(mode=0o700, exist_ok=True)
 
-    def make(self) -> tuple[str, int, int]:
-        """A new folder, and descriptors of its data file and index. NoStorageError where no disk has room."""
+    @property
+    def places(self) -> list[Path]:
+        """The folders in which partitions lie, one of each root."""
+        return [root / _DATA for root in self.roots]
+
+    def choose(self, spaces: Sequence[DirectorySpace]) -> Path:
+        """The place of a new folder, as the disks are; NoStorageError where none has room."""
         try:
-            disk = self._directories.choose()
+            return self._directories.choose(spaces)
         except NoStorageError as error:
             told = str(error).partition(". Free space")[0]
             raise NoStorageError(
                 f"this host's shuffle service has no room: {told}. Free space there, give it more folders (--dir),"
                 " or a lower --reserve"
             ) from error
+
+    def make(self, place: Path) -> MadeFiles:
+        """A new folder there. It waits for a disk. StorageError where that can't be."""
         name = secrets.token_hex(12)
-        folder = disk / name[:2] / name
+        folder = place / name[:2] / name
+        made: list[int] = []
         try:
             folder.mkdir(mode=0o700, parents=True)
-            data, index = (_created(folder / each) for each in (data_name(DATA), INDEX_NAME))
-        except OSError as error:
-            self._directories.note_failure(disk)
-            raise StorageError(f"the shuffle service can't make files in {disk}: {error}") from error
-        return str(folder), data, index
+            made += [_created(folder / each) for each in (data_name(DATA), INDEX_NAME)]
+            self.ensure_room(str(folder), 0)
+        except (OSError, StorageError) as error:
+            for descriptor in made:
+                os.close(descriptor)
+            remove(str(folder))
+            if isinstance(error, StorageError):
+                raise
+            self._directories.note_failure(place)
+            raise StorageError(f"the shuffle service can't make files in {place}: {error}") from error
+        return MadeFiles(str(folder), *made)
 
     def ensure_room(self, folder: str, more: int) -> None:
-        """See that so many bytes more leave the reserve free; NoStorageError if not."""
+        """See that so many bytes more leave the reserve free; NoStorageError if not. It waits for a disk."""
         try:
             system = os.statvfs(folder)
         except OSError as error:

@@ -16,10 +16,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.errors import (
     AuthenticationError,
@@ -33,7 +31,8 @@ from penstock.errors import (
 )
 from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, KeptQuotas, KnownApplications
 from penstock.external.catalogue import Catalogue
-from penstock.external.folders import ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
+from penstock.external.disks import ServiceDisks
+from penstock.external.folders import MadeFiles, ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
 from penstock.external.keys import KEY_BYTES, ApplicationKey
 from penstock.external.requests import (
     CommitPartition,
@@ -52,7 +51,6 @@ from penstock.shuffle import PartitionId
 log = logging.getLogger("penstock.external")
 
 T = TypeVar("T")
-_THREADS = 4
 _GONE = (KeptState.FAILED, KeptState.RELEASED)
 
 
@@ -93,9 +91,10 @@ class Keeper:
         self.folders = folders
         self._catalogue = catalogue
         self._policy = policy
-        self._pools = {f"{root}{os.sep}": ThreadPoolExecutor(_THREADS, f"disk {root}") for root in folders.roots}
-        """By the beginning of the names of what lies on the disk."""
-        self._removals: set[asyncio.Future[None]] = set()
+        self.disks = ServiceDisks(folders.places, folders.reserve)
+        self._beginning: set[tuple[str, PartitionId]] = set()
+        """The partitions of which files are being made, each with its application."""
+        self._removals: set[asyncio.Future[Any]] = set()
         self._unwritten: list[Callable[[], None]] = []
         self.users = UserWork()
         self._load()
@@ -123,34 +122,57 @@ class Keeper:
         account = self.accounts.find(peer)
         return None if account is None else account.key.key
 
-    def begin(self, account: Account, partition: PartitionId, subpartitions: int) -> BegunFiles:
+    async def begin(self, account: Account, partition: PartitionId, subpartitions: int) -> BegunFiles:
         """Make the files of a partition. QuotaError, StorageError; StaleError for one that has begun before."""
-        if partition in account.partitions:
+        beginning = account.key.name, partition
+        if partition in account.partitions or beginning in self._beginning:
             raise StaleError(f"partition {partition} was written, or given up, before")
         kept = KeptPartition(0, partition, subpartitions, KeptState.WRITING)
         account.grant(kept, GRANT_BYTES, self._policy.quota)
         account.settle(kept, 0)
-        folder, data, index = self.folders.make()
+        self._beginning.add(beginning)
         try:
-            self.folders.ensure_room(folder, 0)
-            kept.folder = folder
+            made = await self._made()
+        finally:
+            self._beginning.discard(beginning)
+        try:
+            if self.accounts.find(account.key.name) is not account:
+                raise PartitionReleasedError(f"partition {partition} was released: its application is over")
+            kept.folder = made.folder
             kept.number = self._catalogue.add(account, partition, subpartitions)
         except BaseException:
-            for descriptor in (data, index):
-                os.close(descriptor)
-            remove(folder)
+            made.close()
+            self._remove(made.folder)
             raise
         account.add(kept)
         account.grant(kept, GRANT_BYTES, self._policy.quota)
-        return BegunFiles(kept, data, index)
+        return BegunFiles(kept, made.data, made.index)
 
-    def grow(self, account: Account, number: int, wanted: int) -> int:
+    async def _made(self) -> MadeFiles:
+        """New files on the disk whose turn it is; they go where nobody waits for them any more."""
+        place = self.folders.choose(await self.disks.spaces())
+        making = self.disks.run(f"{place}{os.sep}", self.folders.make, place)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self._removals.add(making)
+            making.add_done_callback(self._made_for_nobody)
+            raise
+
+    def _made_for_nobody(self, making: asyncio.Future[MadeFiles]) -> None:
+        self._removals.discard(making)
+        if making.exception() is None:
+            making.result().close()
+            self._remove(making.result().folder)
+
+    async def grow(self, account: Account, number: int, wanted: int) -> int:
         """Let a partition have so many bytes, and the next step of room; errors as of `begin`."""
         kept = self._writing(account, number)
         room = -(-wanted // GRANT_BYTES) * GRANT_BYTES
+        folder, more = kept.folder, wanted - kept.bytes
         try:
-            self.folders.ensure_room(kept.folder, wanted - kept.bytes)
-            account.grant(kept, room, self._policy.quota)
+            await self._at_disk(kept, lambda: self.folders.ensure_room(folder, more))
+            account.grant(self._writing(account, number), room, self._policy.quota)
         except PenstockError as error:
             self.give_up(account, number, str(error))
             raise
@@ -295,11 +317,10 @@ class Keeper:
 
     async def close(self) -> None:
         """Wait for what is being removed, and close the catalogue."""
-        if self._removals:
+        while self._removals:
             await asyncio.wait(self._removals)
         self._write_again()
-        for pool in self._pools.values():
-            pool.shutdown()
+        self.disks.close()
         self._catalogue.close()
 
     def _load(self) -> None:
@@ -345,7 +366,7 @@ class Keeper:
 
     def _remove(self, folder: str) -> None:
         if folder:
-            future = asyncio.get_running_loop().run_in_executor(self._pool(folder), remove, folder)
+            future = self.disks.run(folder, remove, folder)
             self._removals.add(future)
             future.add_done_callback(self._removed)
 
@@ -367,12 +388,4 @@ class Keeper:
             self._write_if_possible(write)
 
     async def _at_disk(self, kept: KeptPartition, action: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool(kept.folder), action)
-
-    def _pool(self, folder: str) -> ThreadPoolExecutor:
-        for root, pool in self._pools.items():
-            if folder.startswith(root):
-                return pool
-        with suppress(StopIteration):  # of a disk that this service is not given any more
-            return next(iter(self._pools.values()))
-        raise ProtocolError("a service without folders")
+        return await self.disks.run(kept.folder, action)

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import pwd
 import socket
 from collections.abc import Iterator
@@ -47,10 +45,9 @@ def service_samples(keeper: Keeper, server: ServiceServer) -> Iterator[Sample]:
     """All figures of this moment."""
     for account in keeper.accounts:
         yield from _of(account, server)
-    for root in keeper.folders.roots:
-        with contextlib.suppress(OSError):  # a disk that is gone has no figure
-            system = os.statvfs(root)
-            yield Sample(_FREE, (str(root),), system.f_bavail * system.f_frsize)
+    for root, space in zip(keeper.folders.roots, keeper.disks.known(), strict=True):
+        if not space.problem:  # a disk that is gone has no figure
+            yield Sample(_FREE, (str(root),), space.free)
     yield Sample(_REFUSED, (), server.refused)
     disks = (UseFigures(UseKind.DISK, disk, figures) for disk, figures in DISKS.figures().items())
     users = (replace(each, name=_user_name(each.name)) for each in keeper.users.figures())

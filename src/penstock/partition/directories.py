@@ -80,9 +80,12 @@ class Directories:
         self._turn = 0
         self._failed: dict[Path, float] = {}
 
-    def choose(self) -> Path:
-        """The directory of the next partition; NoStorageError naming all of them where none will do."""
-        spaces = [look(path) for path in self.paths]
+    def choose(self, spaces: Sequence[DirectorySpace] | None = None) -> Path:
+        """The directory of the next partition; NoStorageError naming all of them where none will do.
+
+        Who has looked at them, each in a thread of its own, says how they are.
+        """
+        spaces = [look(path) for path in self.paths] if spaces is None else spaces
         try:
             chosen = self._choose_sound(spaces)
         except NoStorageError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.connection.protection import services_protection
@@ -69,6 +70,25 @@ class ExternalShuffleService:
         from penstock.services.external import environment  # noqa: F401 - imported ahead, nothing else
 
 
+@dataclass(slots=True)
+class Untold:
+    """Partitions that are to go, and jobs of which all is to go."""
+
+    partitions: set[PartitionId] = field(default_factory=set)
+    jobs: set[str] = field(default_factory=set)
+
+    def add(self, more: Untold) -> None:
+        """These as well; of a job that is over no partition need be named."""
+        self.jobs |= more.jobs
+        self.partitions = {each for each in self.partitions | more.partitions if each.job not in self.jobs}
+
+    @property
+    def requests(self) -> list[Request[Any]]:
+        """The questions that say so."""
+        released = [ReleaseKept(tuple(self.partitions))] if self.partitions else []
+        return [*released, *map(ForgetJob, sorted(self.jobs))]
+
+
 class ExternalMaster:
     """A `ShuffleMaster`, and a `NamedResults`."""
 
@@ -83,6 +103,8 @@ class ExternalMaster:
         """All services that were used."""
         self._waiting: dict[str, list[PartitionId]] = {}
         """By service: what is to be released with the next call."""
+        self._untold: dict[str, Untold] = {}
+        """By service: what it could not be told."""
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -148,7 +170,7 @@ class ExternalMaster:
 
     async def _forget(self, job: str) -> None:
         addresses = self._addresses.pop(job, set())
-        await asyncio.gather(*(self._tell(address, [ForgetJob(job)]) for address in addresses))
+        await asyncio.gather(*(self._have_go(address, Untold(jobs={job})) for address in addresses))
 
     async def _release(self, descriptor: ShuffleDescriptor) -> None:
         """Releases at the same time share a call."""
@@ -157,17 +179,32 @@ class ExternalMaster:
         await asyncio.sleep(0)
         partitions = self._waiting.pop(descriptor.address, [])
         if partitions:
-            await self._tell(descriptor.address, [ReleaseKept(tuple(partitions))])
+            await self._have_go(descriptor.address, Untold(set(partitions)))
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
-            await asyncio.gather(*(self._tell(address, [RenewLease()]) for address in list(self._known)))
+            await asyncio.gather(*(self._say_again(address) for address in list(self._known)))
 
-    async def _tell(self, address: str, requests: Sequence[Request[Any]]) -> None:
+    async def _say_again(self, address: str) -> None:
+        """Say that the application is there, and what could not be told before."""
+        if (untold := self._untold.pop(address, None)) is not None:
+            await self._have_go(address, untold)
+        else:
+            await self._tell(address, [RenewLease()])
+
+    async def _have_go(self, address: str, what: Untold) -> None:
+        """Have a service remove this; where it does not hear it, it is told again when the lease is renewed."""
+        if not await self._tell(address, what.requests):
+            self._untold.setdefault(address, Untold()).add(what)
+
+    async def _tell(self, address: str, requests: Sequence[Request[Any]]) -> bool:
+        """Tell whether a service has heard this."""
         try:
             await asyncio.to_thread(call, self._key, address, requests, _CALL_SECONDS, self._protection)
         except (PenstockError, OSError) as error:
             what = ", ".join(each.METHOD for each in requests)
             level = logging.DEBUG if what == RenewLease.METHOD else logging.WARNING  # a service may know nothing yet
             _LOG.log(level, "%s was not told of %s: its lease of this application ends it: %s", address, what, error)
+            return isinstance(error, PenstockError)
+        return True
