@@ -246,9 +246,16 @@ def test_a_question_that_waits_is_no_sign_of_life() -> None:
     assert not managed.core.state.datasets
 
 
-def test_files_move_from_a_full_worker_and_it_is_left_out_for_a_while() -> None:
-    """A file that has moved stays there; a worker is no candidate until it has been left out long enough."""
+def test_a_tasks_word_about_a_worker_counts_for_its_application_alone() -> None:
+    """Files move; it is served elsewhere for a while, if there is an elsewhere. Others notice nothing."""
     managed = Managed(2, ManagerLimits(leave_out=60, silence=1e9))
+
+    def places(application: str, dataset: int, now: float) -> set[str]:
+        for worker in ("w0", "w1"):
+            managed.beat(worker, now)
+        managed.core.name(application, ask.NamePartition(partition(0, dataset=dataset), 4), now)
+        return {places[-1] for places in managed.core.state.datasets[application, f"job-e{dataset}"].places}
+
     first = managed.begin(partition(0), files=2)
     full = first.places[0][-1]
     other = ({"w0", "w1"} - {full}).pop()
@@ -256,13 +263,35 @@ def test_files_move_from_a_full_worker_and_it_is_left_out_for_a_while() -> None:
     moved = managed.core.move(APP, asked, 1.0)
     assert moved.places[0] == (full, other)
     assert managed.core.move(APP, asked, 1.0) == moved
-    assert list(managed.core.out_of(1.0)) == [full]
-    managed.core.name(APP, ask.NamePartition(partition(0, dataset=1), 4), 2.0)
-    assert {p[-1] for p in managed.core.state.datasets[APP, "job-e1"].places} == {other}
-    with pytest.raises(NoStorageError, match="left out"):
-        managed.core.move(APP, ask.MoveFiles(partition(0), (1,), other, "full too"), 2.0)
-    managed.core.name(APP, ask.NamePartition(partition(0, dataset=2), 4), 90.0)
-    assert {p[-1] for p in managed.core.state.datasets[APP, "job-e2"].places} == {"w0", "w1"}
+    assert list(managed.core.out_of(APP, 1.0)) == [full]
+    assert places(APP, 1, 2.0) == {other}
+    assert places("bob/app", 1, 2.0) == {"w0", "w1"}
+    managed.core.move(APP, ask.MoveFiles(partition(0), (1,), other, "a firewall"), 2.0)
+    assert places(APP, 2, 3.0) == {"w0", "w1"}, "there is no elsewhere"
+    with pytest.raises(NoStorageError, match="left out are w"):
+        managed.core.move(APP, ask.MoveFiles(partition(0), (0,), other, "full too"), 3.0)
+    assert places(APP, 3, 90.0) == {"w0", "w1"}
+
+
+def test_a_worker_that_the_manager_misses_is_back_with_its_first_word() -> None:
+    """Nobody listens there, or it is some beats late: files go elsewhere, until it beats."""
+    managed = Managed(2, ManagerLimits(silence=1e9))
+
+    def places(dataset: int, now: float) -> set[str]:
+        managed.core.name(APP, ask.NamePartition(partition(0, dataset=dataset), 4), now)
+        return {places[-1] for places in managed.core.state.datasets[APP, f"job-e{dataset}"].places}
+
+    managed.core.miss("w0", "nobody listens")
+    assert places(1, 1.0) == {"w1"}
+    managed.beat("w0", 2.0)
+    assert places(2, 2.0) == {"w0", "w1"}
+    managed.beat("w1", 10.0)
+    assert places(3, 10.0) == {"w1"}
+    assert places(4, 30.0) == {"w0", "w1"}, "all are late: perhaps the manager stood still"
+    managed.core.miss("w0", "nobody listens")
+    managed.core.miss("w1", "nobody listens")
+    with pytest.raises(NoStorageError, match=r"w0 \(nobody listens\), w1"):
+        places(5, 30.0)
 
 
 def test_a_folder_that_has_gone_another_way_is_refused() -> None:

@@ -83,7 +83,7 @@ class Directories:
     def choose(self, spaces: Sequence[DirectorySpace] | None = None) -> Path:
         """The directory of the next partition; NoStorageError naming all of them where none will do.
 
-        Who has looked at them, each in a thread of its own, says how they are.
+        `spaces` is how they are, of a caller that has looked at each in a thread of its own.
         """
         spaces = [look(path) for path in self.paths] if spaces is None else spaces
         try:

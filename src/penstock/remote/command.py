@@ -47,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--fsync", action="store_true", help="wait for the disk before anything is called done")
     manager.add_argument("--dir", required=True, metavar="FOLDER", help="its state, which it reads when it restarts")
     manager.add_argument("--silence", default="30s", metavar="TIME", help="a worker that is silent so long is lost")
-    manager.add_argument("--leave-out", default="180s", metavar="TIME", help="no files for a worker that failed")
+    out = "an application that could not reach a worker gets files elsewhere for so long (180s)"
+    manager.add_argument("--leave-out", default="180s", metavar="TIME", help=out)
     manager.add_argument(
         "--lease",
         default="600s",

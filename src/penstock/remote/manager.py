@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manager: the shell of `manager_core`, its log, and the connections of workers and applications.
 
-Rules: what was decided is in the log before anybody is told. A worker whose connection breaks is looked for at once:
-where nobody listens it has `rejoin` seconds to come back, else until its silence is too long. A manager whose log
+Rules: what was decided is in the log before anybody is told. A worker whose connection breaks, or that a task could
+not reach, is looked for at once: where nobody listens it has `rejoin` seconds to come back, else until its silence is
+too long. A manager whose log
 can't be written refuses what is new, and serves what is there (`logged_state`).
 """
 
@@ -127,7 +128,7 @@ class RemoteManager:
         return {
             ask.NamePartition: lambda asked: done(lambda: core.name(name, asked, now())),
             ask.StartPartition: lambda asked: decided(lambda: core.begin(name, asked, now())),
-            ask.MoveFiles: lambda asked: decided(lambda: core.move(name, asked, now())),
+            ask.MoveFiles: lambda asked: self._move(name, asked),
             ask.FinishPartition: lambda asked: done(lambda: core.finish(name, asked)),
             ask.FailPartition: lambda asked: freed(lambda: core.fail(name, asked)),
             ask.FindPartitions: lambda asked: self._granted(name, core.find(name, asked, now())),
@@ -138,7 +139,7 @@ class RemoteManager:
             ask.EndJob: lambda asked: freed(lambda: core.end_job(name, asked.job)),
             ask.CloseApplication: lambda _: freed(lambda: core.end_application(name)),
             ask.WatchLosses: lambda asked: self._watch(name, asked.last),
-            ask.Suspect: self._suspect,
+            ask.Suspect: lambda asked: self._suspect(name, asked),
         }
 
     def _granted(self, application: str, found: ask.Stories) -> ask.Stories:
@@ -189,8 +190,13 @@ class RemoteManager:
             else:
                 del self._watching[application]
 
-    def _suspect(self, asked: ask.Suspect) -> Done:
-        self.core.leave_out(asked.worker, asked.cause, time.monotonic())
+    def _move(self, application: str, asked: ask.MoveFiles) -> ask.Located:
+        located = self._kept.decided(lambda: self.core.move(application, asked, time.monotonic()))
+        self._look(asked.worker, asked.cause)
+        return located
+
+    def _suspect(self, application: str, asked: ask.Suspect) -> Done:
+        self.core.avoid(application, asked.worker, asked.cause, time.monotonic())
         self._look(asked.worker, asked.cause)
         return Done()
 
@@ -218,7 +224,7 @@ class RemoteManager:
     async def _comes_back(self, worker: str, cause: str) -> bool:
         """Wait for a worker at whose address nobody listens."""
         gone = time.monotonic()
-        self.core.leave_out(worker, cause, gone)
+        self.core.miss(worker, f"nobody listens at its address ({cause})")
         while self.core.heard(worker) <= gone:
             if time.monotonic() - gone > self._options.limits.rejoin:
                 return False

@@ -7,7 +7,10 @@ Rules:
 - Every request may come again, after a connection or the manager itself broke: it is answered as it was the first
   time.
 - A worker that is silent for `silence` seconds is lost, and with it what is open there and what has rows there.
-  Nothing else is. One that somebody could not reach, or that was full, gets no new files for `leave_out` seconds.
+  Nothing else is. One at whose address the manager finds nobody gets no new files until its next word, and one that
+  is a few beats late gets them only where there is no other.
+- A task's word that a worker can't be reached, or takes no more, counts for its application alone: for `leave_out`
+  seconds that gets files at other workers, if there are any. For all others a worker's own words count.
 - A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
   about releases that a worker has not heard of.
 - An application whose driver is silent for `lease` seconds is over; what is kept under names stays (`kept_names`). A
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable
 from dataclasses import dataclass
 
 from penstock.errors import (
@@ -37,10 +40,14 @@ from penstock.remote.partition_states import RemoteEvent, RemoteState
 from penstock.remote.placement import Candidate, placed
 from penstock.shuffle import DatasetId, PartitionId
 
+_LATE_SECONDS = 5.0
+"""A worker that lives has beaten within this time, several times."""
+_CAUSE_LETTERS = 500
+
 
 @dataclass(frozen=True, slots=True)
 class ManagerLimits:
-    """Seconds: of a worker's silence, of leaving one out, of a driver's and writer's, of a name nobody looks for.
+    """Seconds: of a worker's silence, of a task's word about one, of a driver's and writer's, of a name nobody seeks.
 
     `rejoin`: one at whose address nobody listens has so long to come back.
     """
@@ -60,8 +67,8 @@ class _Seen:
     free: int = 1
     """Hardly anything, as long as it has not said how much: another one goes first, if there is one."""
     load: float = 0.0
-    out_until: float = 0.0
-    cause: str = ""
+    gone: str = ""
+    """The reason to think that nobody is there, until its next word."""
 
 
 class ManagerCore:
@@ -82,6 +89,8 @@ class ManagerCore:
             if known.state is RemoteState.OPEN
         }
         self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
+        self._avoided: dict[str, dict[str, tuple[float, str]]] = {}
+        """By application and worker: until when it gets files elsewhere, and why."""
         self.names = KeptNames(state, self._note, self._let_go, limits.kept_lease, now)
 
     def take_records(self) -> list[Record]:
@@ -95,9 +104,15 @@ class ManagerCore:
         self.state.restore(records)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in self.state.workers}
 
-    def out_of(self, now: float) -> dict[str, str]:
-        """The workers that are left out, and why."""
-        return {name: seen.cause for name, seen in self._seen.items() if seen.out_until > now}
+    def out_of(self, application: str, now: float) -> dict[str, str]:
+        """The workers that get no files of an application, or only where there is no other, and why."""
+        late = {
+            name: f"silent for {now - seen.when:.0f} s"
+            for name, seen in self._seen.items()
+            if now - seen.when > _LATE_SECONDS
+        }
+        avoided = {name: cause for name, (until, cause) in self._avoids(application) if until > now}
+        return late | avoided | {name: seen.gone for name, seen in self._seen.items() if seen.gone}
 
     # --- partitions
 
@@ -110,13 +125,10 @@ class ManagerCore:
         known = self.state.datasets[dataset]
         for file, places in enumerate(known.places):
             if places[-1] not in self.state.workers:
-                self._move(dataset, file, now)
+                self._move(application, dataset, file, now)
         missing = asked.files - len(known.places)
         if missing > 0:
-            found = placed(missing, self._candidates(now))
-            if not found:
-                raise self._no_room(now)
-            self._note(("grown", *dataset, found))
+            self._note(("grown", *dataset, self._placed(application, missing, now)))
         if key not in self.state.partitions:
             self._note(("partition", *key))
 
@@ -137,10 +149,10 @@ class ManagerCore:
         key, dataset = _keys(application, asked.partition)
         if self._known(key, asked.partition).state is not RemoteState.OPEN:
             raise _stale(asked.partition, self._known(key, asked.partition))
-        self.leave_out(asked.worker, asked.cause, now)
+        self.avoid(application, asked.worker, asked.cause, now)
         for file in asked.files:
             if self.state.datasets[dataset].places[file][-1] == asked.worker:
-                self._move(dataset, file, now)
+                self._move(application, dataset, file, now)
         return self._located(dataset)
 
     def finish(self, application: str, asked: ask.FinishPartition) -> None:
@@ -224,8 +236,8 @@ class ManagerCore:
                     self._note(("ended", *key, RemoteEvent.RELEASE.value, ""))
         for job in [each for each in self.state.over if each[0] == application]:
             self._note(("closed", *job))
-        self._drivers.pop(application, None)
-        self._losses.pop(application, None)
+        for known in (self._drivers, self._losses, self._avoided):
+            known.pop(application, None)
 
     def losses(self, application: str, last: int, now: float) -> ask.Losses | None:
         """Tell what was lost after number `last`; None where that is all. The driver lives.
@@ -263,7 +275,7 @@ class ManagerCore:
         if known is None or (known.address, known.incarnation) != (asked.address, incarnation):
             self._note(("worker", asked.worker, asked.address, incarnation))
         seen = self._seen.setdefault(asked.worker, _Seen(now))
-        seen.when, seen.out_until = now, 0.0
+        seen.when, seen.gone = now, ""
 
     def heard(self, worker: str) -> float:
         """The time of a worker's last word; for ever ago for one that is unknown."""
@@ -275,7 +287,7 @@ class ManagerCore:
         if worker not in self.state.workers:
             raise StaleError(f"worker {worker} was given up as lost: what it held is made again")
         seen = self._seen.setdefault(worker, _Seen(now))
-        seen.when, seen.free, seen.load = now, asked.free, asked.load
+        seen.when, seen.free, seen.load, seen.gone = now, asked.free, asked.load, ""
         known_worker = self.state.workers[worker]
         if asked.is_leaving and not known_worker.is_leaving:
             self._note(("leaving", worker))
@@ -293,10 +305,15 @@ class ManagerCore:
         may_leave = asked.is_leaving and not self._needs(worker)
         return ask.Orders(tuple(drops), tuple(forget), may_leave)
 
-    def leave_out(self, worker: str, cause: str, now: float) -> None:
-        """Give a worker no new files for a while."""
+    def avoid(self, application: str, worker: str, cause: str, now: float) -> None:
+        """An application could not reach a worker, or it took no more: its files go elsewhere for a while."""
+        if worker in self._seen and application in self._drivers:
+            self._avoided.setdefault(application, {})[worker] = now + self._limits.leave_out, cause[:_CAUSE_LETTERS]
+
+    def miss(self, worker: str, cause: str) -> None:
+        """Nobody listens at a worker's address: no new files go there until its next word."""
         if (seen := self._seen.get(worker)) is not None:
-            seen.out_until, seen.cause = now + self._limits.leave_out, cause
+            seen.gone = cause
 
     def lose_worker(self, worker: str, cause: str) -> None:
         """A worker is gone, with what it holds."""
@@ -374,21 +391,27 @@ class ManagerCore:
     def _needs(self, worker: str) -> bool:
         return any(self._is_on(key, partition, worker) for key, partition in self.state.partitions.items())
 
-    def _candidates(self, now: float, but: Iterable[str] = ()) -> list[Candidate]:
-        left_out = {*but, *(name for name, known in self.state.workers.items() if known.is_leaving)}
-        return [
+    def _avoids(self, application: str) -> ItemsView[str, tuple[float, str]]:
+        return self._avoided.get(application, {}).items()
+
+    def _placed(self, application: str, files: int, now: float, but: Iterable[str] = ()) -> list[str]:
+        """A worker for each of so many files, not one of `but`; NoStorageError where there is none."""
+        refused = {*but, *(name for name, known in self.state.workers.items() if known.is_leaving)}
+        there = [
             Candidate(name, seen.free, seen.load, self.state.files[name])
             for name, seen in sorted(self._seen.items())
-            if name not in left_out and seen.out_until <= now
+            if name not in refused and not seen.gone
         ]
-
-    def _move(self, dataset: DatasetKey, file: int, now: float) -> None:
-        """Give a file another worker."""
-        candidates = self._candidates(now, self.state.datasets[dataset].places[file])
-        found = placed(1, candidates)
+        out = self.out_of(application, now)
+        found = placed(files, [each for each in there if each.worker not in out]) or placed(files, there)
         if not found:
-            raise self._no_room(now)
-        self._note(("moved", *dataset, file, found[0]))
+            raise self._no_room(application, now)
+        return found
+
+    def _move(self, application: str, dataset: DatasetKey, file: int, now: float) -> None:
+        """Give a file another worker."""
+        places = self.state.datasets[dataset].places[file]
+        self._note(("moved", *dataset, file, self._placed(application, 1, now, places)[0]))
 
     def _located(self, dataset: DatasetKey, owner: str = "") -> ask.Located:
         known = self.state.datasets[dataset]
@@ -419,8 +442,8 @@ class ManagerCore:
         if not kept:
             self._note(("closed", application, job))
 
-    def _no_room(self, now: float) -> PenstockError:
-        out = [f"{name} ({cause})" for name, cause in self.out_of(now).items()]
+    def _no_room(self, application: str, now: float) -> PenstockError:
+        out = [f"{name} ({cause})" for name, cause in self.out_of(application, now).items()]
         leaving = [name for name, known in self.state.workers.items() if known.is_leaving]
         return NoStorageError(
             f"no worker of the remote shuffle service has room: {len(self.state.workers)} are known, left out are"

@@ -177,7 +177,7 @@ class WatchLosses(Request[Losses]):
 
 @dataclass(frozen=True, slots=True)
 class Suspect(Request[Done]):
-    """A worker can't be reached from here: leave it out for a while, and look whether it is gone."""
+    """A worker can't be reached from here: look whether it is gone, and give this application files elsewhere."""
 
     worker: str
     cause: str
