@@ -25,8 +25,8 @@ def test_a_disk_that_hangs_gets_no_partition_and_does_not_stop_the_loop(
     for root in roots:
         root.mkdir()
     catalogue = Catalogue(tmp_path / "catalogue.db")
-    monkeypatch.setattr(disks, "_ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(disks, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(disks, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(disks, "FRESH_SECONDS", 0.0)
     for name in ("statvfs", "mkdir"):
         real = getattr(os, name)
 

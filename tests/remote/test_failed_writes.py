@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import xxhash
 
 from penstock.errors import StorageError
 from penstock.remote import messages as ask
-from penstock.remote.blocks import BlockHead, charge
+from penstock.remote.blocks import HEAD, BlockHead, charge
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import BlockFate, MergedDataset
 from penstock.remote.pushed import DAMAGED, FATES, TAKEN, PushSession
@@ -90,8 +91,15 @@ class Line:
         self.session = PushSession(worker.holdings, "app", number)
         logic: Any = self
         self.session.logic = logic
-        worker.holdings.enter(number, logic)
+        worker.holdings.enter(number, logic, "app")
         self.session.open(ask.EnterWriter(PARTITION, WRITER))
+        self.ended = ""
+        self.decoder = self
+        self.filled = 0
+
+    def hang_up(self, error: BaseException | None) -> None:
+        """The worker ends it."""
+        self.ended = str(error)
 
     def send_bulk(self, kind: int, body: bytes) -> None:
         """The worker says something."""
@@ -213,3 +221,21 @@ def test_a_repeat_of_a_writer_that_is_given_up_is_stale() -> None:
         assert await line.told() == {}
 
     asyncio.run(run())
+
+
+def test_a_writer_that_uses_no_promise_is_sent_away() -> None:
+    """After ten seconds in which nothing has come; one that sends slowly stays, and so does one that owes nothing."""
+    worker = Worker()
+    idle, slow, silent = (worker.connect() for _ in range(3))
+    for line in (slow, silent):
+        line.session.want(memoryview(struct.pack("<I", LENGTH)))
+    slow.session.allocate(BulkFrame.PUSH, HEAD.size + LENGTH)
+    for second in range(0, 22, 2):
+        slow.filled += 32 << 10
+        for line in (idle, slow, silent):
+            line.session.look(100.0 + second)
+    assert (idle.ended, slow.ended) == ("", "")
+    assert silent.ended == "memory for its blocks was promised, and none has come for 20 s"
+    silent.session.close()
+    idle.session.close()
+    assert worker.holdings.credit.used == charge(LENGTH)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,14 @@ from penstock.errors import (
     NoStorageError,
     PartitionLostError,
     PenstockError,
+    ProtocolError,
+    QuotaError,
     SettingError,
     StaleError,
     StorageError,
 )
 from penstock.lifecycle.table import as_markdown
+from penstock.remote import kept_names, manager_core
 from penstock.remote import messages as ask
 from penstock.remote.manager_core import ManagerCore, ManagerLimits
 from penstock.remote.manager_state import ManagerState
@@ -153,7 +158,7 @@ def test_the_first_to_finish_has_it_and_late_ones_are_stale() -> None:
 
 def kept(name: str, result: str, *partitions: PartitionId) -> ask.KeepResult:
     """Keep these under a name."""
-    return ask.KeepResult(name, result, result.encode(), partitions)
+    return ask.KeepResult(name, result, zlib.compress(result.encode()), partitions)
 
 
 def test_a_name_outlives_its_application_and_is_the_users() -> None:
@@ -203,6 +208,37 @@ def test_the_last_whole_result_has_the_name() -> None:
     assert managed.state(partition(1)) == "complete"
     gone = managed.core.find(APP, ask.FindPartitions((partition(0),), "a1"), 0.0)
     assert gone.stories[0].state == "released"
+
+
+def test_one_users_words_do_not_fill_the_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a partition, entries of an application, names in a question, results of a user: all have a limit."""
+    managed = Managed()
+    core = managed.core
+    monkeypatch.setattr(manager_core, "MOST_ENTRIES", 40)
+    monkeypatch.setattr(kept_names, "MOST_BYTES", 155)
+    refused: list[tuple[type[PenstockError], str, Callable[[], object]]] = [
+        (SettingError, "100,000,000 subpartitions", lambda: managed.begin(partition(0), files=100_000_000)),
+        (
+            QuotaError,
+            "partitions and subpartitions of this application",
+            lambda: managed.begin(partition(1), files=10),
+        ),
+        (ProtocolError, "limit", lambda: core.find(APP, ask.FindPartitions((partition(0),) * 20_000), 0.0)),
+        (QuotaError, "user app-1 has 1 names", lambda: core.names.keep(APP, kept("m", "r" * 60), 0.0)),
+        (StaleError, "64 writers", lambda: managed.begin(partition(0), 9, 65)),
+    ]
+    for index in range(3):
+        managed.begin(partition(index, dataset=index), files=9)
+    for writer in range(64):
+        core.begin(APP, ask.StartPartition(partition(0), "host", writer), 0.0)
+    core.names.keep(APP, ask.KeepResult("n", "1", bytes(150), ()), 0.0)
+    core.take_records()
+    for kind, words, question in refused:
+        with pytest.raises(kind, match=words):
+            question()
+    assert not core.take_records()
+    core.end_application(APP)
+    assert not core.state.entries
 
 
 def test_a_silent_writer_is_given_up() -> None:
@@ -263,7 +299,7 @@ def test_a_tasks_word_about_a_worker_counts_for_its_application_alone() -> None:
     moved = managed.core.move(APP, asked, 1.0)
     assert moved.places[0] == (full, other)
     assert managed.core.move(APP, asked, 1.0) == moved
-    assert list(managed.core.out_of(APP, 1.0)) == [full]
+    assert list(managed.core.sights.out_of(APP, 1.0)) == [full]
     assert places(APP, 1, 2.0) == {other}
     assert places("bob/app", 1, 2.0) == {"w0", "w1"}
     managed.core.move(APP, ask.MoveFiles(partition(0), (1,), other, "a firewall"), 2.0)
@@ -281,15 +317,15 @@ def test_a_worker_that_the_manager_misses_is_back_with_its_first_word() -> None:
         managed.core.name(APP, ask.NamePartition(partition(0, dataset=dataset), 4), now)
         return {places[-1] for places in managed.core.state.datasets[APP, f"job-e{dataset}"].places}
 
-    managed.core.miss("w0", "nobody listens")
+    managed.core.sights.miss("w0", "nobody listens")
     assert places(1, 1.0) == {"w1"}
     managed.beat("w0", 2.0)
     assert places(2, 2.0) == {"w0", "w1"}
     managed.beat("w1", 10.0)
     assert places(3, 10.0) == {"w1"}
     assert places(4, 30.0) == {"w0", "w1"}, "all are late: perhaps the manager stood still"
-    managed.core.miss("w0", "nobody listens")
-    managed.core.miss("w1", "nobody listens")
+    managed.core.sights.miss("w0", "nobody listens")
+    managed.core.sights.miss("w1", "nobody listens")
     with pytest.raises(NoStorageError, match=r"w0 \(nobody listens\), w1"):
         places(5, 30.0)
 
@@ -379,6 +415,7 @@ def test_a_manager_that_reads_its_log_knows_what_it_knew(chance: random.Random, 
             again.apply(tuple(record))
         assert list(again.records()) == list(managed.core.state.records())
         now = Counter(places[-1] for dataset in again.datasets.values() for places in dataset.places)
+        assert again.entries == managed.core.state.entries
         assert +again.files == +managed.core.state.files == now
         assert again.by_dataset.keys() == managed.core.state.by_dataset.keys()
 

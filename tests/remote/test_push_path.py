@@ -184,17 +184,16 @@ def test_every_block_is_stored_once_whatever_breaks(
 
 def test_memory_is_promised_in_turns_and_marks_stop_it() -> None:
     """Above the high mark nobody gets more until it is below the low one; a session that has nothing still does."""
-    credit = PushCredit(MemoryMarks(1000, 800, 400))
+    credit = PushCredit(MemoryMarks(1000, 700, 400))
     for name in "ab":
-        credit.enter(name)
+        credit.enter(name, f"{name}/app", name)
     for _ in range(10):
         credit.want("a", 200)
-    assert [nbytes for _, nbytes in credit.promises()] == [200] * 5
+    assert [nbytes for _, nbytes in credit.promises()] == [200] * 4
     assert credit.is_over
-    for _ in range(5):
+    for _ in range(4):
         credit.arrived("a", 200)
     credit.want("b", 200)
-    credit.stored("a", 200)
     assert credit.promises() == [("b", 200)], "one that has nothing is served while the cap has room"
     credit.arrived("b", 200)
     for _ in range(2):
@@ -205,6 +204,29 @@ def test_memory_is_promised_in_turns_and_marks_stop_it() -> None:
     credit.leave("a")
     credit.leave("b")
     assert credit.used == 400, "what was sent is held until it is stored"
+
+
+def test_no_application_and_no_user_has_all_memory() -> None:
+    """One with any number of connections leaves room for others, and the one that has least is served first."""
+    credit = PushCredit(MemoryMarks(1000, 1000, 1000))
+    parties = {f"{user}{app}{line}": (f"{user}/{app}", user) for user in "ab" for app in (1, 2) for line in range(9)}
+    for name, owners in parties.items():
+        credit.enter(name, *owners)
+    for name in [name for name in parties if name.startswith("a1")]:
+        for _ in range(9):
+            credit.want(name, 20)
+    assert len(credit.promises()) == 45, "nine tenths"
+    credit.want("a20", 20)
+    credit.want("a20", 20)
+    assert credit.promises() == [("a20", 20), ("a20", 20)]
+    for name in ("a21", "b10"):
+        credit.want(name, 20)
+    assert credit.promises() == [("b10", 20)], "the user a has 94 of a hundred"
+    assert credit.waiting == 81 - 45 + 1
+    for name in parties:
+        credit.leave(name)
+    assert credit.used == credit.waiting == 0
+    assert not credit.promises()
 
 
 def test_the_first_writer_that_commits_has_the_partition() -> None:

@@ -22,7 +22,7 @@ from penstock.partition.directories import DirectorySpace, look
 
 T = TypeVar("T")
 _THREADS = 4
-_ANSWER_SECONDS = _FRESH_SECONDS = 1.0
+ANSWER_SECONDS = FRESH_SECONDS = 1.0
 
 
 class _ServiceDisk:
@@ -38,12 +38,12 @@ class _ServiceDisk:
     @property
     def is_fresh(self) -> bool:
         """True if its room need not be asked for."""
-        return time.monotonic() - self.looked < _FRESH_SECONDS
+        return time.monotonic() - self.looked < FRESH_SECONDS
 
     @property
     def is_silent(self) -> bool:
         """True if it owes an answer."""
-        return not self.is_fresh and self.threads.waited(time.monotonic()) > _ANSWER_SECONDS
+        return not self.is_fresh and self.threads.waited(time.monotonic()) > ANSWER_SECONDS
 
     def ask(self) -> asyncio.Future[DirectorySpace]:
         """Ask for its room, once at a time."""
@@ -75,7 +75,7 @@ class ServiceDisks:
         """The room of each, and the problem of one that hangs."""
         asked = [disk.ask() for disk in self._disks.values() if not disk.is_fresh and not disk.is_silent]
         if asked:
-            await asyncio.wait(asked, timeout=_ANSWER_SECONDS)
+            await asyncio.wait(asked, timeout=ANSWER_SECONDS)
         return [self._judged(disk) for disk in self._disks.values()]
 
     def known(self) -> list[DirectorySpace]:

@@ -124,10 +124,10 @@ class WorkerHoldings:
         finally:
             self.watch_readers()
 
-    def enter(self, number: int, logic: PeerLogic) -> None:
-        """A connection is there that may push."""
+    def enter(self, number: int, logic: PeerLogic, application: str) -> None:
+        """A connection of an application is there that may push."""
         self._pushers[number] = logic
-        self.credit.enter(number)
+        self.credit.enter(number, application, user_of(application))
 
     def leave(self, number: int) -> None:
         """It is gone; idempotent."""

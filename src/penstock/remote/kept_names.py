@@ -7,21 +7,26 @@ Rules:
   name, and the one before goes with the same record. A request that comes again changes nothing.
 - The rows stay under the application that wrote them, and are no longer that one's to release: they go with the name,
   after `lease` seconds in which nobody has looked for them.
+- A description is kept packed. A user has at most `_MOST_NAMES` names, and `MOST_BYTES` of descriptions.
 - A partition that is kept is not given up with its workers: who reads it while one of them is away hears that it is
   lost.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 
-from penstock.errors import PartitionLostError, SettingError
+from penstock.errors import PartitionLostError, QuotaError, SettingError
 from penstock.remote import messages as ask
-from penstock.remote.manager_state import DatasetKey, KeptResult, ManagerState, PartitionKey, Record
+from penstock.remote.manager_state import PACKED, DatasetKey, KeptResult, ManagerState, PartitionKey, Record
 from penstock.remote.partition_states import RemoteEvent, RemoteState
 
 _MOST_LETTERS = 200
 _MOST_IN_IDENTITY = 64
+_MOST_NAMES = 4_096
+MOST_BYTES = 8 << 20
+"""Of one user's descriptions, as they are kept: they lie in the manager's memory and its log."""
 
 
 class KeptNames:
@@ -42,14 +47,18 @@ class KeptNames:
         self._seen = dict.fromkeys(state.kept, now)
 
     def keep(self, application: str, asked: ask.KeepResult, now: float) -> None:
-        """Keep partitions; PartitionLostError where one of them is not there, or is under a name already."""
+        """Keep partitions; the description is packed (`zlib`).
+
+        PartitionLostError where one of them is not there, or is under a name already. QuotaError for too much.
+        """
         if not 0 < len(asked.name) <= _MOST_LETTERS or not 0 < len(asked.result) <= _MOST_IN_IDENTITY:
             raise SettingError(f"a result's name has 1 to {_MOST_LETTERS} letters, not {len(asked.name)}")
         name = user_of(application), asked.name
         former = self._state.kept.get(name)
-        self._seen[name] = now
         if former is not None and former.result == asked.result:
+            self._seen[name] = now
             return
+        self._refuse_too_much(name, len(asked.description))
         keys: list[PartitionKey] = []
         for partition in asked.partitions:
             key = (application, str(partition.dataset), partition.index, partition.attempt)
@@ -60,7 +69,8 @@ class KeptNames:
                     " under another name"
                 )
             keys.append(key)
-        self._note(("kept", *name, asked.result, application, [key[1:] for key in keys], asked.description))
+        self._seen[name] = now
+        self._note(("kept", *name, asked.result, application, [key[1:] for key in keys], asked.description, PACKED))
         if former is not None:
             self._release(former)
 
@@ -70,7 +80,7 @@ class KeptNames:
         if found is None:
             return ask.FoundResult()
         self._seen[user_of(application), name] = now
-        return ask.FoundResult(found.result, found.description)
+        return ask.FoundResult(found.result, zlib.decompress(found.description))
 
     def owner(self, application: str, result: str, now: float) -> str:
         """The application that wrote a result, for one of the same user; nothing where the result is not there."""
@@ -96,6 +106,17 @@ class KeptNames:
                 if (found := self._state.kept.get(name)) is not None:
                     self._note(("unkept", *name))
                     self._release(found)
+
+    def _refuse_too_much(self, name: tuple[str, str], nbytes: int) -> None:
+        others = [
+            len(kept.description) for each, kept in self._state.kept.items() if each[0] == name[0] and each != name
+        ]
+        if len(others) >= _MOST_NAMES or sum(others) + nbytes > MOST_BYTES:
+            raise QuotaError(
+                f"the result {name[1]} can't be kept: user {name[0]} has {len(others):,} names with {sum(others):,}"
+                f" bytes of descriptions, this one has {nbytes:,}; the manager of the remote shuffle service keeps"
+                f" {_MOST_NAMES:,} and {MOST_BYTES:,} for each: keep fewer results, or such of fewer partitions"
+            )
 
     def _release(self, former: KeptResult) -> None:
         for key in former.keys:

@@ -13,6 +13,7 @@ import asyncio
 import functools
 import logging
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,10 @@ _PATIENCE_SHARE = 0.8
 """Of the silence for which a worker is waited for: it is not lost while another process waits for its place."""
 _WATCH_SECONDS = 5.0
 """So long a driver's question for losses stays open."""
+_MOST_WATCHING = 64
+"""Of one application."""
+_LEVEL = 1
+_PACKED_AT_ONCE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ class RemoteManager:
             ask.FinishPartition: lambda asked: done(lambda: core.finish(name, asked)),
             ask.FailPartition: lambda asked: freed(lambda: core.fail(name, asked)),
             ask.FindPartitions: lambda asked: self._granted(name, core.find(name, asked, now())),
-            ask.KeepResult: lambda asked: done(lambda: core.names.keep(name, asked, now())),
+            ask.KeepResult: lambda asked: asyncio.ensure_future(self._keep(name, asked)),
             ask.FindResult: lambda asked: core.names.find(name, asked.name, now()),
             ask.ListOfHost: lambda asked: core.held(name, asked.environment),
             ask.DropPartitions: lambda asked: freed(lambda: core.release(name, asked.partitions)),
@@ -141,6 +146,13 @@ class RemoteManager:
             ask.WatchLosses: lambda asked: self._watch(name, asked.last),
             ask.Suspect: lambda asked: self._suspect(name, asked),
         }
+
+    async def _keep(self, application: str, asked: ask.KeepResult) -> Done:
+        """Keep a result; its description is packed in a thread where that takes long."""
+        pack = functools.partial(zlib.compress, asked.description, _LEVEL)
+        packed = pack() if len(asked.description) <= _PACKED_AT_ONCE else await asyncio.to_thread(pack)
+        kept = replace(asked, description=packed)
+        return self._done(lambda: self.core.names.keep(application, kept, time.monotonic()))
 
     def _granted(self, application: str, found: ask.Stories) -> ask.Stories:
         """Let the user of this application read what another one has kept, at the workers too."""
@@ -162,9 +174,12 @@ class RemoteManager:
         found = self.core.losses(application, last, time.monotonic())
         if found is not None:
             return found
+        waiting = self._watching.setdefault(application, [])
+        if len(waiting) >= _MOST_WATCHING:
+            return ask.Losses(last)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[ask.Losses] = loop.create_future()
-        self._watching.setdefault(application, []).append((last, future))
+        waiting.append((last, future))
 
         def nothing() -> None:
             if not future.done():
@@ -196,7 +211,7 @@ class RemoteManager:
         return located
 
     def _suspect(self, application: str, asked: ask.Suspect) -> Done:
-        self.core.avoid(application, asked.worker, asked.cause, time.monotonic())
+        self.core.sights.avoid(application, asked.worker, asked.cause, time.monotonic())
         self._look(asked.worker, asked.cause)
         return Done()
 
@@ -224,8 +239,8 @@ class RemoteManager:
     async def _comes_back(self, worker: str, cause: str) -> bool:
         """Wait for a worker at whose address nobody listens."""
         gone = time.monotonic()
-        self.core.miss(worker, f"nobody listens at its address ({cause})")
-        while self.core.heard(worker) <= gone:
+        self.core.sights.miss(worker, f"nobody listens at its address ({cause})")
+        while self.core.sights.heard(worker) <= gone:
             if time.monotonic() - gone > self._options.limits.rejoin:
                 return False
             await asyncio.sleep(_REJOIN_LOOK_SECONDS)

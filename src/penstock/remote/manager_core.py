@@ -4,13 +4,11 @@
 Rules:
 
 - Every change is a record first (`manager_state`); the shell writes `take_records` before anybody is answered.
+- Numbers in a question, and what is known of one application, are bounded: nobody's words fill the manager.
 - Every request may come again, after a connection or the manager itself broke: it is answered as it was the first
   time.
 - A worker that is silent for `silence` seconds is lost, and with it what is open there and what has rows there.
-  Nothing else is. One at whose address the manager finds nobody gets no new files until its next word, and one that
-  is a few beats late gets them only where there is no other.
-- A task's word that a worker can't be reached, or takes no more, counts for its application alone: for `leave_out`
-  seconds that gets files at other workers, if there are any. For all others a worker's own words count.
+  Nothing else is. `worker_sights` says who gets files.
 - A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
   about releases that a worker has not heard of.
 - An application whose driver is silent for `lease` seconds is over; what is kept under names stays (`kept_names`). A
@@ -19,17 +17,18 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import ItemsView, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.errors import (
-    NoStorageError,
     PartitionError,
     PartitionLostError,
     PartitionNotProducedError,
     PenstockError,
+    ProtocolError,
+    QuotaError,
     SettingError,
     StaleError,
 )
@@ -37,12 +36,16 @@ from penstock.remote import messages as ask
 from penstock.remote.kept_names import KeptNames
 from penstock.remote.manager_state import DatasetKey, KnownPartition, ManagerState, PartitionKey, Record
 from penstock.remote.partition_states import RemoteEvent, RemoteState
-from penstock.remote.placement import Candidate, placed
+from penstock.remote.worker_sights import WorkerSights
 from penstock.shuffle import DatasetId, PartitionId
 
-_LATE_SECONDS = 5.0
-"""A worker that lives has beaten within this time, several times."""
-_CAUSE_LETTERS = 500
+_CAUSE_LETTERS = 2_000
+_MOST_LETTERS = 1_000
+_MOST_WRITERS = 64
+MOST_FILES: Final = 65_536
+"""Of one partition."""
+MOST_ENTRIES: Final = 1 << 20
+"""Files and partitions of one application; the manager has some hundred bytes of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +62,6 @@ class ManagerLimits:
     rejoin: float = 10.0
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The last words of a worker."""
-
-    when: float
-    free: int = 1
-    """Hardly anything, as long as it has not said how much: another one goes first, if there is one."""
-    load: float = 0.0
-    gone: str = ""
-    """The reason to think that nobody is there, until its next word."""
-
-
 class ManagerCore:
     """Answers requests, with `now` in seconds of any clock."""
 
@@ -80,7 +71,7 @@ class ManagerCore:
         self._records: list[Record] = []
         self.sealed: PenstockError | None = None
         """The reason why nothing may change now: who asks for a change hears it, before there is any."""
-        self._seen = {worker: _Seen(now) for worker in state.workers}
+        self.sights = WorkerSights(state.workers, state.files, limits.leave_out, now)
         self._drivers = {application: now for application, _ in state.datasets}
         self._writers = {
             (key, writer): now
@@ -89,8 +80,6 @@ class ManagerCore:
             if known.state is RemoteState.OPEN
         }
         self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
-        self._avoided: dict[str, dict[str, tuple[float, str]]] = {}
-        """By application and worker: until when it gets files elsewhere, and why."""
         self.names = KeptNames(state, self._note, self._let_go, limits.kept_lease, now)
 
     def take_records(self) -> list[Record]:
@@ -102,23 +91,14 @@ class ManagerCore:
         """Know what these records say: what was decided since can't be kept, and nobody has heard of it."""
         self._records = []
         self.state.restore(records)
-        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in self.state.workers}
-
-    def out_of(self, application: str, now: float) -> dict[str, str]:
-        """The workers that get no files of an application, or only where there is no other, and why."""
-        late = {
-            name: f"silent for {now - seen.when:.0f} s"
-            for name, seen in self._seen.items()
-            if now - seen.when > _LATE_SECONDS
-        }
-        avoided = {name: cause for name, (until, cause) in self._avoids(application) if until > now}
-        return late | avoided | {name: seen.gone for name, seen in self._seen.items() if seen.gone}
+        self.sights.forget_unknown()
 
     # --- partitions
 
     def name(self, application: str, asked: ask.NamePartition, now: float) -> None:
         """Room for a partition; NoStorageError where no worker has any."""
         key, dataset = _keys(application, asked.partition)
+        self._refuse_too_much(application, asked)
         self._drivers.setdefault(application, now)
         if dataset not in self.state.datasets:
             self._note(("dataset", *dataset, []))
@@ -128,7 +108,7 @@ class ManagerCore:
                 self._move(application, dataset, file, now)
         missing = asked.files - len(known.places)
         if missing > 0:
-            self._note(("grown", *dataset, self._placed(application, missing, now)))
+            self._note(("grown", *dataset, self.sights.placed(application, missing, now)))
         if key not in self.state.partitions:
             self._note(("partition", *key))
 
@@ -140,6 +120,8 @@ class ManagerCore:
         if not is_finished and not known.life.allows(RemoteEvent.BEGIN):
             raise _stale(asked.partition, known)
         if asked.writer not in known.writers:
+            if len(known.writers) >= _MOST_WRITERS or len(asked.environment) > _MOST_LETTERS:
+                raise StaleError(f"{asked.partition} has {len(known.writers)} writers: there are too many")
             self._note(("begun", *key, asked.environment, asked.writer))
         self._writers[key, asked.writer] = now
         return self._located(dataset)
@@ -149,9 +131,10 @@ class ManagerCore:
         key, dataset = _keys(application, asked.partition)
         if self._known(key, asked.partition).state is not RemoteState.OPEN:
             raise _stale(asked.partition, self._known(key, asked.partition))
-        self.avoid(application, asked.worker, asked.cause, now)
-        for file in asked.files:
-            if self.state.datasets[dataset].places[file][-1] == asked.worker:
+        self.sights.avoid(application, asked.worker, asked.cause, now)
+        places = self.state.datasets[dataset].places
+        for file in sorted(set(asked.files)):
+            if 0 <= file < len(places) and places[file][-1] == asked.worker:
                 self._move(application, dataset, file, now)
         return self._located(dataset)
 
@@ -173,11 +156,13 @@ class ManagerCore:
         key, _ = _keys(application, asked.partition)
         known = self.state.partitions.get(key)
         if known is not None and asked.writer in known.writers and known.life.allows(RemoteEvent.FAIL):
-            self._note(("ended", *key, RemoteEvent.FAIL.value, asked.cause))
+            self._note(("ended", *key, RemoteEvent.FAIL.value, asked.cause[:_CAUSE_LETTERS]))
             self._tidy(application, asked.partition.job)
 
     def find(self, application: str, asked: ask.FindPartitions, now: float) -> ask.Stories:
         """Tell what became of partitions, and where they lie."""
+        if len(asked.partitions) > ask.MOST_ASKED:
+            raise ProtocolError(f"{len(asked.partitions)} partitions are asked for: {ask.MOST_ASKED} is the limit")
         stories, located = [], {}
         owner = self.names.owner(application, asked.kept, now) if asked.kept else application
         for partition in asked.partitions:
@@ -236,8 +221,9 @@ class ManagerCore:
                     self._note(("ended", *key, RemoteEvent.RELEASE.value, ""))
         for job in [each for each in self.state.over if each[0] == application]:
             self._note(("closed", *job))
-        for known in (self._drivers, self._losses, self._avoided):
-            known.pop(application, None)
+        self._drivers.pop(application, None)
+        self._losses.pop(application, None)
+        self.sights.end(application)
 
     def losses(self, application: str, last: int, now: float) -> ask.Losses | None:
         """Tell what was lost after number `last`; None where that is all. The driver lives.
@@ -274,20 +260,13 @@ class ManagerCore:
         known, incarnation = self.state.workers.get(asked.worker), asked.lineage[-1]
         if known is None or (known.address, known.incarnation) != (asked.address, incarnation):
             self._note(("worker", asked.worker, asked.address, incarnation))
-        seen = self._seen.setdefault(asked.worker, _Seen(now))
-        seen.when, seen.gone = now, ""
-
-    def heard(self, worker: str) -> float:
-        """The time of a worker's last word; for ever ago for one that is unknown."""
-        seen = self._seen.get(worker)
-        return -math.inf if seen is None else seen.when
+        self.sights.came(asked.worker, now)
 
     def beat(self, worker: str, asked: ask.Beat, now: float) -> ask.Orders:
         """A worker lives; what it is to drop. StaleError for one that was given up."""
         if worker not in self.state.workers:
             raise StaleError(f"worker {worker} was given up as lost: what it held is made again")
-        seen = self._seen.setdefault(worker, _Seen(now))
-        seen.when, seen.free, seen.load, seen.gone = now, asked.free, asked.load, ""
+        self.sights.beat(worker, asked, now)
         known_worker = self.state.workers[worker]
         if asked.is_leaving and not known_worker.is_leaving:
             self._note(("leaving", worker))
@@ -305,22 +284,12 @@ class ManagerCore:
         may_leave = asked.is_leaving and not self._needs(worker)
         return ask.Orders(tuple(drops), tuple(forget), may_leave)
 
-    def avoid(self, application: str, worker: str, cause: str, now: float) -> None:
-        """An application could not reach a worker, or it took no more: its files go elsewhere for a while."""
-        if worker in self._seen and application in self._drivers:
-            self._avoided.setdefault(application, {})[worker] = now + self._limits.leave_out, cause[:_CAUSE_LETTERS]
-
-    def miss(self, worker: str, cause: str) -> None:
-        """Nobody listens at a worker's address: no new files go there until its next word."""
-        if (seen := self._seen.get(worker)) is not None:
-            seen.gone = cause
-
     def lose_worker(self, worker: str, cause: str) -> None:
         """A worker is gone, with what it holds."""
         known = self.state.workers.get(worker)
         if known is None:
             return
-        self._seen.pop(worker, None)
+        self.sights.lose(worker)
         lost: dict[str, list[PartitionId]] = defaultdict(list)
         for key, partition in self.state.partitions.items():
             if self._is_on(key, partition, worker):
@@ -337,7 +306,7 @@ class ManagerCore:
 
     def pass_time(self, now: float) -> list[str]:
         """Give up workers and drivers that have been silent for too long; returns the workers."""
-        silent = [name for name, seen in self._seen.items() if now - seen.when > self._limits.silence]
+        silent = self.sights.silent(now - self._limits.silence)
         for worker in silent:
             self.lose_worker(worker, f"it was silent for {self._limits.silence:g} s")
         for application, when in list(self._drivers.items()):
@@ -372,6 +341,23 @@ class ManagerCore:
         self.state.apply(record)
         self._records.append(record)
 
+    def _refuse_too_much(self, application: str, asked: ask.NamePartition) -> None:
+        if len(asked.partition.job) > _MOST_LETTERS:
+            raise ProtocolError(
+                f"the name of a job has {len(asked.partition.job)} letters: {_MOST_LETTERS} is the limit"
+            )
+        if not 0 <= asked.files <= MOST_FILES:
+            raise SettingError(
+                f"{asked.partition} has {asked.files:,} subpartitions: the remote shuffle service takes up to"
+                f" {MOST_FILES:,}. Use fewer (numPartitions)"
+            )
+        if self.state.entries[application] + asked.files >= MOST_ENTRIES:
+            raise QuotaError(
+                f"{asked.partition} can't be named: the manager of the remote shuffle service knows"
+                f" {self.state.entries[application]:,} partitions and subpartitions of this application, and"
+                f" {MOST_ENTRIES:,} is the limit: use fewer (numPartitions), or release what is not needed"
+            )
+
     def _known(self, key: PartitionKey, partition: PartitionId) -> KnownPartition:
         known = self.state.partitions.get(key)
         if known is None:
@@ -391,33 +377,16 @@ class ManagerCore:
     def _needs(self, worker: str) -> bool:
         return any(self._is_on(key, partition, worker) for key, partition in self.state.partitions.items())
 
-    def _avoids(self, application: str) -> ItemsView[str, tuple[float, str]]:
-        return self._avoided.get(application, {}).items()
-
-    def _placed(self, application: str, files: int, now: float, but: Iterable[str] = ()) -> list[str]:
-        """A worker for each of so many files, not one of `but`; NoStorageError where there is none."""
-        refused = {*but, *(name for name, known in self.state.workers.items() if known.is_leaving)}
-        there = [
-            Candidate(name, seen.free, seen.load, self.state.files[name])
-            for name, seen in sorted(self._seen.items())
-            if name not in refused and not seen.gone
-        ]
-        out = self.out_of(application, now)
-        found = placed(files, [each for each in there if each.worker not in out]) or placed(files, there)
-        if not found:
-            raise self._no_room(application, now)
-        return found
-
     def _move(self, application: str, dataset: DatasetKey, file: int, now: float) -> None:
         """Give a file another worker."""
         places = self.state.datasets[dataset].places[file]
-        self._note(("moved", *dataset, file, self._placed(application, 1, now, places)[0]))
+        self._note(("moved", *dataset, file, self.sights.placed(application, 1, now, places)[0]))
 
     def _located(self, dataset: DatasetKey, owner: str = "") -> ask.Located:
         known = self.state.datasets[dataset]
         workers = self.state.workers
         addresses = {name: workers[name].address for name in sorted(known.workers) if name in workers}
-        return ask.Located(addresses, tuple(tuple(places) for places in known.places), owner)
+        return ask.Located(addresses, tuple(known.places), owner)
 
     def _let_go(self, application: str, datasets: set[DatasetKey]) -> None:
         """Partitions of these are under a name no more."""
@@ -441,15 +410,6 @@ class ManagerCore:
                 self._note(("forgotten", *dataset))
         if not kept:
             self._note(("closed", application, job))
-
-    def _no_room(self, application: str, now: float) -> PenstockError:
-        out = [f"{name} ({cause})" for name, cause in self.out_of(application, now).items()]
-        leaving = [name for name, known in self.state.workers.items() if known.is_leaving]
-        return NoStorageError(
-            f"no worker of the remote shuffle service has room: {len(self.state.workers)} are known, left out are"
-            f" {', '.join(out) or 'none'}, leaving {', '.join(leaving) or 'none'}. Start workers (penstock service"
-            " remote worker), or free space on their disks"
-        )
 
 
 def _keys(application: str, partition: PartitionId) -> tuple[PartitionKey, DatasetKey]:

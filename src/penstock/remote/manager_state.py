@@ -10,6 +10,7 @@ ProtocolError: somebody else wrote it.
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from penstock.lifecycle.table import Lifecycle
 from penstock.remote.partition_states import HELD, RemoteEvent, RemoteState, partition_life
 
 Record = tuple[object, ...]
+PACKED = "zlib"
+"""The last word of a record of a kept result; those that were written before there was one are not packed."""
 DatasetKey = tuple[str, str]
 """Application and dataset."""
 PartitionKey = tuple[str, str, int, int]
@@ -36,14 +39,11 @@ class KnownWorker:
 
 @dataclass(slots=True)
 class KnownDataset:
-    """A dataset: for each of its files the workers that have it, the newest last."""
+    """A dataset: the workers of each of its files, the newest last. Files that one worker has share a tuple."""
 
-    places: list[list[str]]
-
-    @property
-    def workers(self) -> set[str]:
-        """All workers that have, or had, a file of it."""
-        return {worker for places in self.places for worker in places}
+    places: list[tuple[str, ...]]
+    workers: set[str]
+    """All workers that have, or had, a file of it."""
 
     @property
     def current(self) -> list[str]:
@@ -74,7 +74,7 @@ class KnownPartition:
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """A result under a name: its identity, the application that wrote it, its partitions, and its readers' words."""
+    """A result under a name: its identity, who wrote it, its partitions, and its readers' words, packed (`zlib`)."""
 
     result: str
     application: str
@@ -90,6 +90,9 @@ class ManagerState:
         self.datasets: dict[DatasetKey, KnownDataset] = {}
         self.files: Counter[str] = Counter()
         """Of all datasets, by the worker that each is written on now."""
+        self.entries: Counter[str] = Counter()
+        """The files and partitions that are known of each application."""
+        self._alone: dict[str, tuple[str, ...]] = {}
         self.partitions: dict[PartitionKey, KnownPartition] = {}
         self.by_dataset: dict[DatasetKey, dict[PartitionKey, None]] = {}
         self.over: set[tuple[str, str]] = set()
@@ -113,8 +116,10 @@ class ManagerState:
 
     def restore(self, records: Iterable[Record]) -> None:
         """Know what these records say, and nothing else."""
-        for known in (self.workers, self.datasets, self.files, self.partitions, self.by_dataset, self.over):
+        for known in (self.workers, self.datasets, self.partitions, self.by_dataset, self.over):
             known.clear()
+        for count in (self.files, self.entries):
+            count.clear()
         for kept in (self.kept, self.kept_as, self.kept_partitions):
             kept.clear()
         for record in records:
@@ -135,7 +140,7 @@ class ManagerState:
             yield ("over", *job)
         for user_and_name, kept in self.kept.items():
             partitions = [key[1:] for key in kept.keys]
-            yield ("kept", *user_and_name, kept.result, kept.application, partitions, kept.description)
+            yield ("kept", *user_and_name, kept.result, kept.application, partitions, kept.description, PACKED)
 
     def _room(self, _: bytes) -> None:
         """Change nothing: this is what a log is tried with."""
@@ -150,19 +155,29 @@ class ManagerState:
         self.workers.pop(name, None)
 
     def _dataset(self, application: str, dataset: str, places: list[list[str]]) -> None:
-        known = self.datasets[application, dataset] = KnownDataset([list(each) for each in places])
+        shared = [tuple(each) if len(each) != 1 else self._shared(each[0]) for each in places]
+        workers = {worker for each in shared for worker in each}
+        known = self.datasets[application, dataset] = KnownDataset(shared, workers)
         self.files.update(known.current)
+        self.entries[application] += len(shared)
         self.by_dataset.setdefault((application, dataset), {})
 
     def _grown(self, application: str, dataset: str, workers: list[str]) -> None:
-        self.datasets[application, dataset].places += [[worker] for worker in workers]
+        known = self.datasets[application, dataset]
+        known.places += map(self._shared, workers)
+        known.workers.update(workers)
         self.files.update(workers)
+        self.entries[application] += len(workers)
 
     def _moved(self, application: str, dataset: str, file: int, worker: str) -> None:
-        places = self.datasets[application, dataset].places[file]
-        self.files.subtract(places[-1:])
+        known = self.datasets[application, dataset]
+        self.files.subtract(known.places[file][-1:])
         self.files.update([worker])
-        places.append(worker)
+        known.places[file] = (*known.places[file], worker)
+        known.workers.add(worker)
+
+    def _shared(self, worker: str) -> tuple[str, ...]:
+        return self._alone.setdefault(worker, (worker,))
 
     def _partition(self, *values: object) -> None:
         application, dataset, index, attempt, *story = values
@@ -172,6 +187,7 @@ class ManagerState:
             state, known.environment, writers, workers, known.cause = story  # type: ignore[assignment]
             known.life.state = RemoteState(str(state))
             known.writers, known.workers = list(writers), list(workers)  # type: ignore[call-overload]
+        self.entries[key[0]] += key not in self.partitions
         self.partitions[key] = known
         self.by_dataset.setdefault(key[:2], {})[key] = None
 
@@ -202,20 +218,26 @@ class ManagerState:
         self.over.add((application, job))
 
     def _forgotten(self, application: str, dataset: str) -> None:
-        for key in self.by_dataset.pop((application, dataset), {}):
+        keys = self.by_dataset.pop((application, dataset), {})
+        for key in keys:
             self.partitions.pop(key, None)
         known = self.datasets.pop((application, dataset), None)
+        self.entries[application] -= len(keys)
         if known is not None:
             self.files.subtract(known.current)
+            self.entries[application] -= len(known.places)
+        if not self.entries[application]:
+            del self.entries[application]
 
     def _closed(self, application: str, job: str) -> None:
         self.over.discard((application, job))
 
     def _keep(self, *values: object) -> None:
-        user, name, result, application, partitions, description = values
+        user, name, result, application, partitions, description, *form = values
         keys = tuple((str(application), *each) for each in partitions)  # type: ignore[attr-defined]
+        packed = bytes(description) if form else zlib.compress(bytes(description))  # type: ignore[call-overload]
         self._unkept(str(user), str(name))
-        self.kept[str(user), str(name)] = KeptResult(str(result), str(application), keys, bytes(description))  # type: ignore[call-overload]
+        self.kept[str(user), str(name)] = KeptResult(str(result), str(application), keys, packed)
         self.kept_as[str(result)] = str(user), str(name)
         self.kept_partitions.update(keys)
 

@@ -8,10 +8,14 @@ number of 63 bits that it draws for itself. Places and sums of many files are pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.link.wire import Done
 from penstock.shuffle import PartitionId
 from penstock.shuffle.requests import Request
+
+MOST_ASKED: Final = 16_384
+"""Partitions in one question."""
 
 
 @dataclass(frozen=True, slots=True)

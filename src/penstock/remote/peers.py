@@ -157,7 +157,9 @@ class Entrance:
 
     def _enter(self, endpoint: Endpoint, identity: str) -> None:
         logic = self._ends.entered(identity)
-        self._connections.add(FrameConnection(endpoint, logic, self._closed))
+        connection = FrameConnection(endpoint, logic, self._closed)
+        logic.hang_up = connection.close
+        self._connections.add(connection)
 
     def _closed(self, connection: FrameConnection[Any], error: BaseException | None) -> None:
         self._connections.discard(connection)

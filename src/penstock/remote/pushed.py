@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's side of a connection that pushes: promises, blocks, acknowledgements, commits."""
+"""A worker's side of a connection that pushes: promises, blocks, acknowledgements, commits.
+
+Rules: memory that was promised is used soon. The connection of a task that sends no block for `UNUSED_SECONDS`, and
+less than `_PACE` bytes of one, is ended, and its memory is free: a process that stands still makes a new one when it
+goes on, and sends again what was not acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,8 @@ from penstock.remote.store import WriteJob
 from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, plain_memory
 from penstock.remote.worker_index import CommittedWriter
 
+UNUSED_SECONDS = 10.0
+_PACE = 64 << 10
 TAKEN = 0
 FATES = {
     BlockFate.STORE: TAKEN,
@@ -47,6 +54,10 @@ class PushSession:
         self._is_open = True
         self._arriving = 0
         """The memory of the block that is being received."""
+        self._came = 0
+        """The blocks that have come."""
+        self._pace = -1, 0
+        self._moved = 0.0
 
     def open(self, asked: ask.EnterWriter) -> ask.Opened:
         """A writer pushes from now on."""
@@ -86,6 +97,7 @@ class PushSession:
     def push(self, data: memoryview) -> None:
         """A block has come."""
         nbytes, self._arriving = self._arriving, 0
+        self._came += 1
         self._holdings.figures.pushed += len(data)
         try:
             head = read_head(data)
@@ -115,6 +127,17 @@ class PushSession:
             self._written(dataset, head, spot, nbytes, error)
 
         self._holdings.store.write(WriteJob(spot, data, done))
+
+    def look(self, now: float) -> None:
+        """See whether what was promised is used; end the connection if it is not."""
+        pace = self._came, self.logic.decoder.filled // _PACE
+        is_owing = self._arriving or self._holdings.credit.owes(self._number)
+        if not is_owing or pace != self._pace:
+            self._pace, self._moved = pace, now
+        elif now - self._moved >= UNUSED_SECONDS:
+            self.logic.hang_up(
+                ProtocolError(f"memory for its blocks was promised, and none has come for {now - self._moved:.0f} s")
+            )
 
     def close(self) -> None:
         """The connection is over; what was sent is stored all the same."""

@@ -20,6 +20,7 @@ heads vouch for themselves and the stream: blocks have checksums of their own.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -59,6 +60,7 @@ class BulkFrame(IntEnum):
 
 OWN_MEMORY: Final[dict[int, int]] = {BulkFrame.PUSH: 0, BulkFrame.DATA: PAIR.size}
 """The bytes of these frames' bodies that their heads vouch for."""
+_MOST_UNREAD: Final = 16 << 20
 Allocate = Callable[[int, int], memoryview]
 """Memory for the body of a frame of this type and length; raises ProtocolError for one that must not come."""
 
@@ -85,6 +87,11 @@ class BulkReader:
     def is_at_boundary(self) -> bool:
         """True if the stream may end here."""
         return self._body is None and self._start == self._end
+
+    @property
+    def filled(self) -> int:
+        """The bytes that have come of a large frame; 0 where none is coming."""
+        return 0 if self._body is None else self._filled
 
     def close(self) -> None:
         """Let go of all memory, and of who gives it: nothing comes any more."""
@@ -174,6 +181,8 @@ class PeerLogic:
         allocate: Allocate = plain_memory,
     ) -> None:
         self.wake: Callable[[], None] = _nothing
+        self.hang_up: Callable[[BaseException | None], None] = _nobody
+        """Ends the connection, where its shell lets this end do that."""
         self.decoder = BulkReader(allocate)
         self._serves = {kind.METHOD: (kind, serve) for kind, serve in serves.items()}
         self._bulk = bulk
@@ -181,6 +190,8 @@ class PeerLogic:
         self._calls = OpenCalls()
         self._waiting: dict[int, Callable[[BaseException], None]] = {}
         self._out: deque[OutgoingFrame] = deque()
+        self._unread = 0
+        """Bytes of answers that the other side has not taken."""
         self._is_over = False
 
     def ask(self, request: Request[Any], answered: Callable[[Any], None]) -> None:
@@ -266,11 +277,14 @@ class PeerLogic:
         self._lost(error)
         # These were ways from here to here, which keep the memory of what is over: Python looks for such circles when
         # many new objects have come, whatever their bytes, and a service that serves hundreds of connections has few.
-        self._lost, self._calls = _nobody, OpenCalls()
+        self._lost = self.hang_up = _nobody
+        self._calls = OpenCalls()
         self._serves, self._bulk = {}, {}
         self.decoder.close()
 
     def _serve(self, body: memoryview) -> None:
+        if self._unread > _MOST_UNREAD:
+            raise ProtocolError(f"{self._unread:,} bytes of answers were not taken, and more is asked")
         number, method, message, _ = read_call(body)
         try:
             kind, serve = self._serves[method]
@@ -281,15 +295,23 @@ class PeerLogic:
         except ProtocolError:
             raise
         except PenstockError as error:
-            self.send(reply_frame(number, error_message(error)))
+            self._reply(number, error_message(error))
             return
         if hasattr(answer, "add_done_callback"):
             answer.add_done_callback(lambda done: self._reply_later(number, done))
         else:
-            self.send(reply_frame(number, to_wire(answer)))
+            self._reply(number, to_wire(answer))
 
     def _reply_later(self, number: int, done: Any) -> None:
         if done.cancelled():
             return
         error = done.exception()
-        self.send(reply_frame(number, error_message(error) if error is not None else to_wire(done.result())))
+        self._reply(number, error_message(error) if error is not None else to_wire(done.result()))
+
+    def _reply(self, number: int, answer: Plain) -> None:
+        data = reply_frame(number, answer)
+        self._unread += len(data)
+        self.send_frame(OutgoingFrame((data,), len(data), functools.partial(self._taken, len(data))))
+
+    def _taken(self, nbytes: int) -> None:
+        self._unread -= nbytes

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from penstock.remote import messages as ask
 from penstock.remote.block_memory import KEPT_SECONDS
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.peers import Entrance, ServiceAccess, Way, application_of, asked
-from penstock.remote.pushed import PushSession
+from penstock.remote.pushed import UNUSED_SECONDS, PushSession
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import BulkFrame, PeerLogic, Serve
@@ -65,6 +66,7 @@ class RemoteWorker:
         _LOG.info("worker %s has %d committed writers of %d datasets", self.name, held, len(self.holdings.datasets))
         self.is_leaving = False
         self._numbers = itertools.count()
+        self._pushes: dict[int, PushSession] = {}
         self._entrance = Entrance(access, self)
 
     async def open(self) -> str:
@@ -80,7 +82,7 @@ class RemoteWorker:
     async def run(self) -> None:
         """Serve until it may leave, or is cancelled."""
         is_needed = True
-        looking = asyncio.ensure_future(self._look_at_memory())
+        looking = asyncio.gather(self._look_at_memory(), self._look_at_pushes())
         try:
             while not await self._serve_manager():
                 _LOG.error("the manager has given this worker up: it comes again, and hears what is needed of it")
@@ -111,12 +113,14 @@ class RemoteWorker:
         def lost(error: BaseException | None) -> None:
             if error is not None and not isinstance(error, EnvironmentLostError):
                 _LOG.warning("a connection of %s was ended: %s", identity, error)
+            self._pushes.pop(number, None)
             pushes.close()
             reads.close()
 
         logic = PeerLogic(serves, bulk, lost, pushes.allocate)
         pushes.logic = reads.logic = logic
-        self.holdings.enter(number, logic)
+        self.holdings.enter(number, logic, application)
+        self._pushes[number] = pushes
         return logic
 
     async def _look_at_memory(self) -> None:
@@ -124,6 +128,13 @@ class RemoteWorker:
         while True:
             await asyncio.sleep(KEPT_SECONDS)
             self.holdings.memory.look()
+
+    async def _look_at_pushes(self) -> None:
+        """End the connections of those who keep memory, and send nothing."""
+        while True:
+            await asyncio.sleep(UNUSED_SECONDS / 5)
+            for session in list(self._pushes.values()):
+                session.look(time.monotonic())
 
     async def _serve_manager(self) -> bool:
         """Beat until this worker may leave (True), or was given up (False)."""

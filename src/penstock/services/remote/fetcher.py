@@ -175,7 +175,8 @@ class Fetcher:
         for channel in self._waiting.values():
             by_result[channel.kept].append(channel)
         for kept, channels in by_result.items():
-            await self._find_those(kept, channels)
+            for begin in range(0, len(channels), ask.MOST_ASKED):
+                await self._find_those(kept, channels[begin : begin + ask.MOST_ASKED])
 
     async def _find_those(self, kept: str, channels: list[WantedChannel]) -> None:
         partitions = list(dict.fromkeys(channel.partition for channel in channels))
@@ -297,10 +298,14 @@ class Fetcher:
         """Raise the error that says why a partition of the group can't be read any more; else what is known of it."""
         channels = list(members.values())
         kept = channels[0].kept
-        found = await self._line.ask(ask.FindPartitions(tuple(each.partition for each in channels), kept))
-        for channel, story in zip(channels, found.stories, strict=True):
-            if story.state != RemoteState.COMPLETE and (error := self._unreadable(channel, story, 0.0)) is not None:
-                raise error
+        for begin in range(0, len(channels), ask.MOST_ASKED):
+            asked_for = channels[begin : begin + ask.MOST_ASKED]
+            found = await self._line.ask(ask.FindPartitions(tuple(each.partition for each in asked_for), kept))
+            for channel, story in zip(asked_for, found.stories, strict=True):
+                if story.state == RemoteState.COMPLETE:
+                    continue
+                if (error := self._unreadable(channel, story, 0.0)) is not None:
+                    raise error
         return found
 
     def _end_if_all_came(self, channel: int) -> None:
