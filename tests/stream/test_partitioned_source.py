@@ -164,3 +164,17 @@ def test_batches_without_rows_hold_up_no_barrier() -> None:
     again = PartitionedSource(Sparse({"0": 2}), 3600.0).open(0, 1, [reader.snapshot()])
     assert msgpack.unpackb(reader.snapshot())[1][0][1] > 0
     assert rows(reader, 10) == rows(again, 10) == [0, 1]
+
+
+def test_a_stop_iteration_of_a_users_code_ends_no_partition() -> None:
+    """Out of a function that `map` calls: the rows after it would be lost without a word."""
+
+    class Mapped(Numbers):
+        def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+            return map(first_two, super().read(partition, offset))
+
+    def first_two(found: tuple[pa.RecordBatch | None, int]) -> tuple[pa.RecordBatch | None, int]:
+        return found if found[1] < 6 else next(iter(()))
+
+    with pytest.raises(RuntimeError, match="first_two raised StopIteration, which would end the rows"):
+        rows(PartitionedSource(Mapped({"0": 9}), 0.0).open(0, 1, []), 5)

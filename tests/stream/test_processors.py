@@ -309,6 +309,11 @@ class Wrong(StatefulProcessor):
         """Nothing is held."""
 
 
+def first_of(values: list[Row]) -> Row:
+    """Raises StopIteration where there is none."""
+    return next(iter(values))
+
+
 @pytest.mark.parametrize(
     ("handles", "error", "words"),
     [
@@ -318,6 +323,7 @@ class Wrong(StatefulProcessor):
         (lambda p: p.handle.registerTimer(1), PlanError, r"timers need a time: say timeMode='ProcessingTime' or"),
         (lambda p: p.handle.getValueState("b", "n int"), PlanError, r"'b' is declared after init\(\)"),
         (lambda _: iter([("a",)]), SchemaError, r"gives an iterator of Row, not of tuple: yield Row\(k=\.\.\., what"),
+        (lambda _: map(first_of, [[]]), RuntimeError, r"\(Wrong\) by k: first_of raised StopIteration, which would"),
         (lambda _: iter([Row(k="a", what=1, n=1)]), SchemaError, r"\(Wrong\) by k: column 'what' is declared string"),
     ],
 )

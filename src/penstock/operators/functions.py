@@ -12,6 +12,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from types import GeneratorType
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +50,44 @@ def iterated(result: object) -> object:
     return iter(result) if isinstance(result, Iterable) else result
 
 
+def ending_by_itself(given: Iterable[Any], operator: str) -> Iterable[Any]:
+    """The items that users' code gives; a StopIteration out of code that it calls, which would end them, is an error.
+
+    So it is where a generator calls that code, by Python's own rule, and in a `map` of a function by none: rows after
+    it would be lost without a word, as PySpark's users know. An iterator of a class raises it in its own `__next__`.
+    """
+    return given if isinstance(given, _ENDING) else _Items(iter(given), operator)
+
+
+_ENDING = (GeneratorType, list, tuple)
+
+
+class _Items:
+    """The items of an iterator, up to its own end."""
+
+    __slots__ = ("_items", "_operator")
+
+    def __init__(self, items: Iterator[Any], operator: str) -> None:
+        self._items = items
+        self._operator = operator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._items)
+        except StopIteration as end:
+            inside = end.__traceback__ and end.__traceback__.tb_next
+            function = inside.tb_frame.f_code.co_name if inside else "__next__"
+            if function == "__next__":
+                raise
+            raise RuntimeError(
+                f"{self._operator}: {function} raised StopIteration, which would end the rows and lose those after"
+                " it: catch it there, or give next() a second argument"
+            ) from end
+
+
 def checked_iterator(result: object, expected: str, operator: str) -> Iterator[Any]:
     """The result if it is an iterator; raises SchemaError in PySpark's words, and what to write."""
     if not isinstance(result, Iterator):
@@ -56,7 +95,7 @@ def checked_iterator(result: object, expected: str, operator: str) -> Iterator[A
             f"{operator}: return type of the user-defined function should be iterator of {expected}, "
             f"but is {type(result).__name__}: yield each one, or return iter([...])"
         )
-    return result
+    return iter(ending_by_itself(result, operator))
 
 
 def checked_table(result: object, operator: str) -> pa.Table:

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from penstock.errors import PlanError
+from penstock.operators.functions import ending_by_itself
 from penstock.spark.data_sources import MadeSource
 from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
 from penstock.stream.read_ahead import Read, RowsReadAhead
@@ -274,4 +275,4 @@ def _planner(source: DataSource, made: MadeSource) -> _Planner | _SimplePlanner:
 def _an_iterator(rows: Any, name: str, method: str) -> Iterator[Any]:
     if not isinstance(rows, Iterator):
         raise PlanError(f"{name}: {method}() gives {type(rows).__name__}: it gives an iterator, as by iter(...)")
-    return rows
+    return iter(ending_by_itself(rows, f"{name}: {method}()"))

@@ -318,11 +318,11 @@ class Chain:
 
     def close(self) -> None:
         """Close all steps, each in any case; raises the first error."""
-        first: Exception | None = None
+        first: BaseException | None = None
         for _, step in self._steps:
             try:
                 step.close()
-            except Exception as error:  # noqa: BLE001 - the rest must be closed, then it is raised
+            except BaseException as error:  # noqa: BLE001 - the rest must be closed, then it is raised
                 first = first or error
         if first is not None:
             raise first

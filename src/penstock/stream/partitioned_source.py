@@ -33,6 +33,7 @@ import pyarrow.types as pt
 
 from penstock.errors import PlanError
 from penstock.operators.conform import Conformer
+from penstock.operators.functions import ending_by_itself
 from penstock.record.copies import Copies
 from penstock.record.layout import contains
 from penstock.stream.sources import read_whole
@@ -239,6 +240,7 @@ class _Partition:
         """True if it was asked for long, and may have more at once."""
         offset, self._skip = position
         self._found = rows.read(name, offset)
+        self._given = iter(ending_by_itself(self._found, f"partition {name}"))
         self._batch: pa.RecordBatch | None = None
         self._behind: Any = offset
         self._empty_since: float | None = None
@@ -278,7 +280,7 @@ class _Partition:
     def _fetch(self) -> bool:
         """Ask the user's iterator; whether it gave rows that were not given before."""
         self.is_under_way = False
-        for count, (batch, behind) in enumerate(self._found, 1):
+        for count, (batch, behind) in enumerate(self._given, 1):
             self._behind = behind
             if batch is None:
                 return False

@@ -100,9 +100,14 @@ class RowsReadAhead:
                 self._tell(rows)
             finally:
                 rows.close()
+        except StopIteration as error:  # raised as it is it would end the rows
+            self._fail(RuntimeError(f"the code that reads raised {error!r}"))
         except BaseException as error:  # noqa: BLE001 - raised in the task's thread
-            self._error = error
-            self._put(error)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        self._put(error)
 
     def _read_all(self, rows: RowsToWaitFor) -> None:
         for read in rows.read():

@@ -239,7 +239,7 @@ class _StreamTask:
 
     def close(self) -> None:
         """Close all, each in any case; an error here counts only where there was none before."""
-        first: Exception | None = None
+        first: BaseException | None = None
         closing: list[Callable[[], None]] = [gate.close for gate in self._gates]
         parts = (self._source, self._store, self._step_clock, self._again)
         closing += [part.close for part in parts if part is not None]
@@ -248,7 +248,7 @@ class _StreamTask:
         for close in closing:
             try:
                 close()
-            except Exception as error:  # noqa: BLE001 - the rest must be closed, then it is raised
+            except BaseException as error:  # noqa: BLE001 - the rest must be closed, then it is raised
                 first = first or error
         if first is not None and not self._failed:
             raise first

@@ -209,12 +209,12 @@ class _Task:
 
     def close(self) -> None:
         """Close all, each in any case; an error here counts only where there was none before."""
-        first: Exception | None = None
+        first: BaseException | None = None
         closing: list[_Closable] = [*self._gates, *self._writers, *self._targets]
         for part in closing:
             try:
                 part.close()
-            except Exception as error:  # noqa: BLE001 - the rest must be closed, then it is raised
+            except BaseException as error:  # noqa: BLE001 - the rest must be closed, then it is raised
                 first = first or error
         if first is not None and not self._failed:
             raise first

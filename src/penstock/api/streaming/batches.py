@@ -100,7 +100,7 @@ class BatchCaller:
             is_last = self._is_ending
             try:
                 self._call_all(is_last=is_last)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it ends the query
+            except BaseException as error:  # noqa: BLE001 - whatever it is, sys.exit() too, it ends the query
                 self.failure = _failure(error)
             if is_last:
                 return
@@ -115,7 +115,7 @@ class BatchCaller:
                 )
             try:
                 self._call(batch)
-            except Exception as error:
+            except BaseException as error:
                 error.add_note(f"raised in batch {batch.number} of foreachBatch")
                 raise
             self._insist(functools.partial(self._batches.done, batch), _TRIES)
@@ -142,7 +142,7 @@ class BatchCaller:
         return None
 
 
-def _failure(error: Exception) -> PenstockError:
+def _failure(error: BaseException) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
     notes = "; ".join(getattr(error, "__notes__", ()))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError
 from penstock.operators.conform import Conformer
+from penstock.operators.functions import ending_by_itself
 from penstock.operators.zones import batches_in
 from penstock.record.copies import Copies
 from penstock.record.layout import int64_array
@@ -111,7 +112,7 @@ class BatchCalls:
     def _iterated(self, result: object) -> Iterator[Any]:
         if not isinstance(result, Iterable):
             raise self._error(result)
-        return iter(result)
+        return iter(ending_by_itself(result, self._name))
 
     def _error(self, item: object) -> SchemaError:
         return SchemaError(

@@ -21,6 +21,7 @@ import pyarrow.types as pt
 from penstock.errors import SchemaError
 from penstock.operators.frames import batch_of as batch_of_frame
 from penstock.operators.frames import concatenated, frame_of, is_frame
+from penstock.operators.functions import ending_by_itself
 from penstock.operators.keys import stable_order
 from penstock.operators.zones import batches_in
 from penstock.record.joining import joined
@@ -163,6 +164,7 @@ class AsRows:
 
     def own(self, given: Iterable[Any]) -> Iterable[Any]:
         """The rows; with lists and bytes of their own where there are any."""
+        given = ending_by_itself(given, self._name)
         return map(copy.deepcopy, given) if self._may_change else given
 
     def batches(self, given: list[Any]) -> Iterator[pa.RecordBatch]:
@@ -218,7 +220,7 @@ class AsFrames:
 
     def own(self, given: Iterable[Any]) -> Iterable[Any]:
         """The frames with values of their own; lists and Arrow arrays in them are taken to stay as they are."""
-        return (frame.copy() if is_frame(frame) else frame for frame in given)
+        return (frame.copy() if is_frame(frame) else frame for frame in ending_by_itself(given, self._name))
 
     def batches(self, given: list[Any]) -> Iterator[pa.RecordBatch]:
         """All rows of the frames that its calls gave."""
