@@ -101,7 +101,13 @@ def test_what_cannot_be_read_is_refused_at_the_call(tmp_path: Path) -> None:
         ([], None, None, SettingError, "list of paths is empty"),
         (tmp_path / "empty", None, None, SettingError, "no Parquet file in"),
         (tmp_path / "text.parquet", None, None, SettingError, "text.parquet is not a Parquet file"),
-        ([path, strange], None, None, SchemaError, "y.parquet has other columns than .*x.parquet .a string"),
+        (
+            [path, strange],
+            None,
+            None,
+            SchemaError,
+            "y.parquet: column 'a' is string there, and the",
+        ),
         (path, ["nope"], None, SchemaError, "no column 'nope'.*there are a, b, c"),
         (path, None, pc.field("nope") == 1, SchemaError, "filter does not fit"),
         (path, None, [("nope", "=", 1)], SchemaError, "filter does not fit"),
@@ -161,6 +167,44 @@ def test_all_columns_may_be_null(tmp_path: Path, where: Any) -> None:
         found = read(source)
         expected = [*rows.to_pylist(), *more.to_pylist()]
         assert found.sort_by("a").to_pylist() == [{name: row[name] for name in source.columns} for row in expected]
+
+
+LAYOUTS = [
+    pa.array(["x", "y", None]),
+    pa.array(["x", "y", None], pa.large_string()),
+    pa.array(["x", "y", None], pa.string_view()),
+    pa.array(["x", "y", None]).dictionary_encode(),
+]
+
+
+def test_files_of_other_writers_are_one_table(tmp_path: Path) -> None:
+    """Layouts, units, order, case, width differ, columns are missing: rows as Spark reads them, filtered or not."""
+    moments = pa.array([0, 10**6, None], pa.timestamp("us", "UTC"))
+    first = pa.table({"v": LAYOUTS[0], "n": pa.array([1, 2, 3]), "t": moments})
+    write(tmp_path / "d" / "0.parquet", first)
+    for number, column in enumerate(LAYOUTS):
+        other = {"T": moments.cast(pa.timestamp("ms", "Europe/Paris")), "N": pa.array([1, 2, 3], pa.int16())}
+        write(tmp_path / "d" / f"{number + 1}.parquet", pa.table({**other, "V": column, "more": ["m"] * 3}))
+    write(tmp_path / "d" / "9.parquet", pa.table({"n": [4]}))
+    source = parquet_source(tmp_path / "d", None, None)
+    assert source.schema.equals(first.schema)
+    assert read(source).to_pylist() == first.to_pylist() * 5 + [{"v": None, "n": 4, "t": None}]
+    for where, kept in (
+        (pc.field("v") == "y", 5),
+        (pc.field("t") > pa.scalar(0, first.schema.field("t").type), 5),
+        (pc.field("n") >= 3, 6),
+        (pc.field("v").is_null(), 6),
+    ):
+        assert read(parquet_source(tmp_path / "d", ["n"], where)).num_rows == kept
+
+
+@pytest.mark.parametrize("column", LAYOUTS, ids=[str(column.type) for column in LAYOUTS])
+def test_a_layout_is_no_type_of_a_stream(tmp_path: Path, column: pa.Array) -> None:
+    """Strings of any layout are strings, and a filter finds them."""
+    path = write(tmp_path / "x.parquet", pa.table({"v": column}))
+    source = parquet_source(path, None, pc.field("v") > "x")
+    assert source.schema.types == [pa.string()]
+    assert read(source).to_pylist() == [{"v": "y"}]
 
 
 def test_a_stream_of_files(tmp_path: Path) -> None:

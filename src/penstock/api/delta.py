@@ -37,7 +37,7 @@ _PARTITION = "partition."
 
 
 def delta_source(
-    path: str | Path, version: int | None, columns: Sequence[str] | None, where: Filter
+    path: str | Path, version: int | None, columns: Sequence[str] | None, where: Filter, session: Any
 ) -> ParquetSource:
     """The source of a table's version, by default the newest; raises SettingError for what is no such table."""
     library = _library("readDelta")
@@ -45,10 +45,10 @@ def delta_source(
         table = library.DeltaTable(str(path), version=version)
     except library.exceptions.DeltaError as error:
         raise SettingError(f"readDelta: {path} is not read: {error}: check the path and the version") from error
-    return source_of(_files(table, path), columns, where, path)
+    return source_of(_files(table, path, session), columns, where, path)
 
 
-def _files(table: Any, path: str | Path) -> ParquetFiles:
+def _files(table: Any, path: str | Path, session: Any) -> ParquetFiles:
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         raise SettingError(f"readDelta: {path} maps its columns to other names: read it with Spark")
     if len(pa.table(table.deletion_vectors())):
@@ -60,9 +60,9 @@ def _files(table: Any, path: str | Path) -> ParquetFiles:
     paths = tuple(f"{root}/{unquote(name)}" for name in actions["path"].to_pylist())
     names = table.metadata().partition_columns
     if not names:
-        return parquet_files(filesystem, paths, None)
+        return parquet_files(filesystem, paths, None, session)
     (values,) = actions.select([_PARTITION + name for name in names]).rename_columns(names).to_batches()
-    return parquet_files(filesystem, paths, values)
+    return parquet_files(filesystem, paths, values, session)
 
 
 def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_by: Sequence[str]) -> ParquetWritten:

@@ -28,7 +28,9 @@ from penstock.graph import as_nullable
 from penstock.operators.parquet_write import WriteParquet
 
 
-def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | None, where: Filter) -> ParquetSource:
+def iceberg_source(
+    table: Any, snapshot: int | None, columns: Sequence[str] | None, where: Filter, session: Any
+) -> ParquetSource:
     """The source of a table's snapshot, by default the current one."""
     _check_table(table, "readIceberg")
     tasks = list(table.scan(snapshot_id=snapshot).plan_files())
@@ -42,7 +44,7 @@ def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | No
     if not uris:
         schema = as_nullable(pa.schema([_plain(field) for field in table.schema().as_arrow()]))
         return source_of(ParquetFiles(filesystem, (), schema, ()), columns, where, _name(table))
-    files = parquet_files(filesystem, tuple(stored_at(uri)[1] for uri in uris), None)
+    files = parquet_files(filesystem, tuple(stored_at(uri)[1] for uri in uris), None, session)
     known = [field.name for field in table.schema().fields]
     if snapshot is None and files.schema.names != known:
         raise SchemaError(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,21 @@ from penstock.api.partition_columns import (
     partition_values,
 )
 from penstock.api.paths import located
+from penstock.api.reading import reading_of
 from penstock.errors import SchemaError, SettingError
 from penstock.machine.locations import is_here, names_in
 from penstock.operators.columns import only_column
+from penstock.operators.parquet_read import (
+    AS_SPARK,
+    FileReading,
+    ParquetRows,
+    may_filter,
+    open_parquet,
+    rows_schema,
+    zone_of_old,
+)
 from penstock.operators.parquet_read import UNIT as INT96_UNIT
-from penstock.operators.parquet_read import open_parquet, rows_schema, with_types
+from penstock.operators.projection import Projection
 
 BATCH_ROWS = 1 << 16
 
@@ -65,6 +76,7 @@ class ParquetFiles:
     schema: pa.Schema
     row_groups: tuple[RowGroup, ...]
     folders: pa.RecordBatch | None = None
+    reading: FileReading = AS_SPARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +106,57 @@ class ParquetSource:
         for file in dict.fromkeys(group.file for group in share):
             numbers = [group.number for group in share if group.file == file]
             if self.filter is None:
-                yield from self._plain(file, numbers)
+                yield from self._plain(file, numbers, self.columns)
             else:
                 yield from self._filtered(file, numbers)
 
-    def _plain(self, number: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
+    def _plain(self, number: int, numbers: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         # Measured: threads and pre-buffering cost more than they give on local files. A memory map would save
         # 2 ns a row and kill the worker where a file is truncated meanwhile.
         remote = not is_here(self.files.filesystem)
         # Column chunks are read through a buffer: read whole, each lands in fresh pages (measured: twice the time).
         buffer = 0 if remote else _READ_BUFFER
-        path = self.files.paths[number]
-        held = [column for column in self.columns if column not in names_of(self.files.folders)]
-        with open_parquet(path, self.files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
-            for batch in file.iter_batches(self.batch_rows, row_groups=numbers, columns=held, use_threads=False):
-                yield self._conformed(batch, number)
+        files, path = self.files, self.files.paths[number]
+        wanted = pa.schema([files.schema.field(column) for column in columns])
+        held = pa.schema([field for field in wanted if field.name not in names_of(files.folders)])
+        with open_parquet(path, files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
+            rows = ParquetRows(file, held, f"readParquet: {path}", files.reading)
+            for batch in rows.batches(self.batch_rows, numbers):
+                yield batch if held.equals(wanted) else self._with_folders(batch, number, wanted)
+
+    def _with_folders(self, batch: pa.RecordBatch, file: int, wanted: pa.Schema) -> pa.RecordBatch:
+        """The rows with the columns that the names of the file's folders hold."""
+        folders, rows = self.files.folders, batch.num_rows
+        assert folders is not None  # noqa: S101 - whoever calls has looked
+        own = folders.schema.names
+        arrays = [
+            constant(folders.column(name), file, rows) if name in own else batch.column(name) for name in wanted.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+    def _may_filter(self, fragment: Any, names: Sequence[str], path: str) -> bool:
+        files = self.files
+        held = pa.schema([files.schema.field(name) for name in names if name not in names_of(files.folders)])
+        return may_filter(fragment.physical_schema, fragment.metadata, held, path, files.reading)
 
     def _filtered(self, number: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
 
-        path, folder = self.files.paths[number], _folder_expression(self.files.folders, number)
+        files, path = self.files, self.files.paths[number]
         format_ = ds.ParquetFileFormat(coerce_int96_timestamp_unit=INT96_UNIT)
-        fragment = format_.make_fragment(path, self.files.filesystem, folder, row_groups=numbers)
+        folder = _folder_expression(files.folders, number)
+        fragment = format_.make_fragment(path, files.filesystem, folder, row_groups=numbers)
+        if not self._may_filter(fragment, files.schema.names, path):
+            needed = {*self.columns, *columns_of(self.filter, files.schema)}
+            names = [name for name in files.schema.names if name in needed]
+            if not self._may_filter(fragment, names, path):
+                for batch in self._plain(number, numbers, names):
+                    if (kept := batch.filter(self.filter)).num_rows:
+                        yield kept.select(list(self.columns))
+                return
+        projection = Projection(self.schema, f"readParquet: {path}", is_case_sensitive=True)
         batches = fragment.to_batches(
-            schema=self.files.schema,
+            schema=files.schema,
             columns=list(self.columns),
             filter=self.filter,
             batch_size=self.batch_rows,
@@ -125,30 +164,17 @@ class ParquetSource:
         )
         for batch in batches:
             if batch.num_rows:
-                yield self._conformed(batch, number)
-
-    def _conformed(self, batch: pa.RecordBatch, file: int) -> pa.RecordBatch:
-        # Parquet gives columns in the file's order whatever order was asked for, and those of the folders not at all.
-        if batch.schema.equals(self.schema):
-            return batch
-        folders = self.files.folders
-        arrays = [
-            constant(folders.column(column), file, batch.num_rows)
-            if folders is not None and column in folders.schema.names
-            else with_types(batch.column(column), self.files.schema.field(column).type)
-            for column in self.columns
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else batch
+                yield projection.project(batch)
 
 
 def parquet_source(
     path: PathLike | Sequence[PathLike],
     columns: Sequence[str] | None,
     where: Filter,
-    typing: PartitionTyping | None = None,
+    session: Any = None,
 ) -> ParquetSource:
     """The source of a path, checked; raises SettingError or SchemaError."""
-    return source_of(_open(path, typing or PartitionTyping()), columns, where, path)
+    return source_of(_open(path, session), columns, where, path)
 
 
 def source_of(files: ParquetFiles, columns: Sequence[str] | None, where: Filter, shown: object) -> ParquetSource:
@@ -176,7 +202,7 @@ def shares(row_groups: Sequence[RowGroup], parallelism: int) -> list[list[RowGro
     return [sorted(share, key=lambda item: (item.file, item.number)) for share in result]
 
 
-def _open(path: PathLike | Sequence[PathLike], typing: PartitionTyping) -> ParquetFiles:
+def _open(path: PathLike | Sequence[PathLike], session: Any) -> ParquetFiles:
     given = [path] if isinstance(path, str | Path) else list(path)
     if not given:
         raise SettingError("readParquet: the list of paths is empty")
@@ -188,35 +214,52 @@ def _open(path: PathLike | Sequence[PathLike], typing: PartitionTyping) -> Parqu
     for _, files in found:
         for name, own in files:
             columns.setdefault(name, own)
-    folders = partition_values(tuple(columns.items()), typing)
-    return parquet_files(filesystem, tuple(columns), folders)
+    folders = partition_values(tuple(columns.items()), PartitionTyping.of(session))
+    return parquet_files(filesystem, tuple(columns), folders, session)
 
 
 def parquet_files(
-    filesystem: pafs.FileSystem, paths: tuple[str, ...], folders: pa.RecordBatch | None
+    filesystem: pafs.FileSystem,
+    paths: tuple[str, ...],
+    folders: pa.RecordBatch | None,
+    session: Any,
+    schema: pa.Schema | None = None,
 ) -> ParquetFiles:
-    """These files, of which there is at least one, with the columns that are not in them; reads the footers."""
-    schema: pa.Schema | None = None
+    """These files, of which there is at least one, with the columns that are not in them; reads the footers.
+
+    Without a `schema` the first file's columns are those of all, as Spark has it.
+    """
     groups: list[RowGroup] = []
+    reading = reading_of(session)
     for index, name in enumerate(paths):
-        try:
-            with open_parquet(name, filesystem) as file:
-                metadata, own = file.metadata, rows_schema(file)
-        except pa.ArrowInvalid as error:
-            raise SettingError(
-                f"readParquet: {name} is not a Parquet file: {error}: remove it, or read it with "
-                "readCsv, readJson or readText"
-            ) from error
-        schema = own if schema is None else schema
-        _check_schema(schema, own, paths[0], name)
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            groups.append(RowGroup(index, number, group.num_rows, group.total_byte_size))
+        with _parquet(name, filesystem) as file:
+            zone = zone_of_old(file.metadata, reading.calendars)
+            if zone is not None and zone not in reading.calendars.zones:
+                reading = reading_of(session, (*reading.calendars.zones, zone))
+            schema = rows_schema(file.schema_arrow, file.metadata) if schema is None else schema
+            held = pa.schema([field for field in schema if field.name not in names_of(folders)])
+            ParquetRows(file, held, f"readParquet: {name}", reading).check()
+            for number in range(file.metadata.num_row_groups):
+                group = file.metadata.row_group(number)
+                groups.append(RowGroup(index, number, group.num_rows, group.total_byte_size))
     assert schema is not None  # noqa: S101 - there is at least one path
-    return ParquetFiles(filesystem, paths, _with_folders(schema, folders), tuple(groups), folders)
+    return ParquetFiles(filesystem, paths, with_folders(schema, folders), tuple(groups), folders, reading)
 
 
-def _with_folders(schema: pa.Schema, folders: pa.RecordBatch | None) -> pa.Schema:
+@contextmanager
+def _parquet(name: str, filesystem: pafs.FileSystem) -> Iterator[Any]:
+    try:
+        file = open_parquet(name, filesystem)
+    except pa.ArrowInvalid as error:
+        raise SettingError(
+            f"readParquet: {name} is not a Parquet file: {error}: remove it, or read it with "
+            "readCsv, readJson or readText"
+        ) from error
+    with file:
+        yield file
+
+
+def with_folders(schema: pa.Schema, folders: pa.RecordBatch | None) -> pa.Schema:
     """The files' columns, and those of their folders after them or in place of one of the same name."""
     for field in folders.schema if folders is not None else ():
         place = schema.get_field_index(field.name)
@@ -235,17 +278,6 @@ def _folder_expression(folders: pa.RecordBatch | None, row: int) -> Any:
         value = folders.column(name)[row]
         expression &= ds.field(name) == value if value.is_valid else ds.field(name).is_null()
     return expression
-
-
-def _check_schema(expected: pa.Schema, found: pa.Schema, first: str, name: str) -> None:
-    if found.equals(expected):
-        return
-    differing = [field for field in found if field not in list(expected)] or list(found)
-    shown = ", ".join(f"{field.name} {field.type}" for field in differing)
-    raise SchemaError(
-        f"readParquet: {name} has other columns than {first} ({shown}): read them as two streams and bring them to "
-        "one schema with mapInArrow before a union"
-    )
 
 
 Found = list[tuple[str, tuple[Column, ...]]]
@@ -286,6 +318,25 @@ def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
 def _is_data(folder: str, name: str) -> bool:
     parts = Path(name).relative_to(folder).parts
     return not any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
+
+
+def columns_of(where: Filter, schema: pa.Schema) -> set[str]:
+    """The columns that a filter needs: those without which it does not fit."""
+    return {
+        name
+        for place, name in enumerate(schema.names)
+        if not _fits(where, pa.schema([field for other, field in enumerate(schema) if other != place]))
+    }
+
+
+def _fits(where: Filter, schema: pa.Schema) -> bool:
+    import pyarrow.dataset as ds
+
+    try:
+        ds.dataset(schema.empty_table()).scanner(filter=where)
+    except (pa.ArrowException, ValueError, TypeError):
+        return False
+    return True
 
 
 def _expression(where: Filter, schema: pa.Schema) -> Filter:

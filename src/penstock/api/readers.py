@@ -51,7 +51,7 @@ def readParquet(
     session_argument(spark, "readParquet")
     if isinstance(filter, str) or is_spark_column(filter):
         return _kept(readParquet(spark, path, numPartitions=numPartitions), filter, columns)
-    source = parquet_source(path, columns, filter, PartitionTyping.of(spark))
+    source = parquet_source(path, columns, filter, spark)
     return _files(spark, source, "readParquet", numPartitions)
 
 
@@ -72,7 +72,7 @@ def readDelta(
     session_argument(spark, "readDelta")
     if isinstance(filter, str) or is_spark_column(filter):
         return _kept(readDelta(spark, path, version=version, numPartitions=numPartitions), filter, columns)
-    return _files(spark, delta_source(path, version, columns, filter), "readDelta", numPartitions)
+    return _files(spark, delta_source(path, version, columns, filter, spark), "readDelta", numPartitions)
 
 
 @suggests_arguments
@@ -93,7 +93,7 @@ def readIceberg(
     session_argument(spark, "readIceberg")
     if isinstance(filter, str) or is_spark_column(filter):
         return _kept(readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions), filter, columns)
-    return _files(spark, iceberg_source(table, snapshot, columns, filter), "readIceberg", numPartitions)
+    return _files(spark, iceberg_source(table, snapshot, columns, filter, spark), "readIceberg", numPartitions)
 
 
 @suggests_arguments

@@ -23,12 +23,15 @@ from penstock.graph.job_graph import (
     Source,
     Summary,
 )
+from penstock.graph.layouts import plain_schema, plain_type
 from penstock.graph.nullability import (
     as_nullable,
+    fields_of,
     merged_schema,
     merged_type,
     newly_nullable,
     same_but_nulls,
+    with_fields,
     with_nulls_of,
 )
 from penstock.graph.regions import Region, regions, slots_needed
@@ -65,10 +68,13 @@ __all__ = [
     "columns_text",
     "downstream_of",
     "explain_graph",
+    "fields_of",
     "merged_schema",
     "merged_type",
     "newly_nullable",
     "parse_ddl",
+    "plain_schema",
+    "plain_type",
     "refuse_ordered_sides",
     "regions",
     "restart_set",
@@ -76,6 +82,7 @@ __all__ = [
     "same_columns",
     "slots_needed",
     "spark_type",
+    "with_fields",
     "with_nulls_of",
     "with_spark_type",
     "without_deadlocks",

@@ -1,25 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files as Spark means them: time stamps of the kind INT96, which Spark writes by default, are instants.
+"""Parquet files as Spark means them: whatever a file's writer, its rows come in the columns that a stream has.
 
-Arrow reads them as nanoseconds without a zone, so that years before 1677 and after 2262 do not fit. Here they are
-microseconds in UTC, at whatever depth. All columns may be null, also inside other types, whatever the file says. Else
-they are what Arrow makes of them.
+Time stamps of the kind INT96, which Spark writes by default, are instants. Arrow reads them as nanoseconds without a
+zone, so that years before 1677 and after 2262 do not fit. Here they are microseconds in UTC, at whatever depth. Days
+and instants of the old calendar are brought to the new one (`old_calendar`). All columns may be null, also inside
+other types, whatever the file says. Layouts, order and names are the stream's (`projection`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
-from penstock.graph import as_nullable
+from penstock.graph import as_nullable, fields_of, plain_schema, same_but_nulls, with_fields
+from penstock.operators.old_calendar import NEW_CALENDAR, Calendars, OldFile, Rebase
+from penstock.operators.projection import Projection
 from penstock.record.relabelled import relabelled
 
 UNIT = "us"
 """The unit that INT96 is read in: the argument `coerce_int96_timestamp_unit` of Arrow's readers."""
 _INSTANT = pa.timestamp(UNIT, "UTC")
+_INT96 = "INT96"
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """The session's part in reading files."""
+
+    is_case_sensitive: bool = False
+    calendars: Calendars = NEW_CALENDAR
 
 
 def open_parquet(path: str, filesystem: Any, **options: Any) -> Any:
@@ -29,43 +42,139 @@ def open_parquet(path: str, filesystem: Any, **options: Any) -> Any:
     return pq.ParquetFile(path, filesystem=filesystem, coerce_int96_timestamp_unit=UNIT, **options)
 
 
-def rows_schema(file: Any) -> pa.Schema:
-    """The columns of an open file, without metadata; all may be null."""
-    schema: pa.Schema = file.schema_arrow.remove_metadata()
-    stored = file.metadata.schema
-    leaves = iter([stored.column(number).physical_type for number in range(len(stored))])
+def stored_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
+    """A file's columns as they are read, by Arrow's schema of it and its footer; all may be null."""
+    leaves = iter(_physical_types(metadata))
     return as_nullable(pa.schema([field.with_type(_instant(field.type, leaves)) for field in schema]))
 
 
-def with_types(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column that was read, in the type that `rows_schema` says: the same bytes, seen as instants."""
+def rows_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
+    """The columns that a stream of such a file has: Spark's layouts of its types."""
+    return plain_schema(stored_schema(schema, metadata))
+
+
+AS_SPARK = FileReading()
+"""Without a session: as Spark does by itself."""
+
+
+class ParquetRows:
+    """The rows of an open file, in the columns of a schema; `place` names the file in errors."""
+
+    def __init__(self, file: Any, schema: pa.Schema, place: str, reading: FileReading = AS_SPARK) -> None:
+        self._file = file
+        self._projection = Projection(schema, place, reading.is_case_sensitive)
+        self._stored = stored_schema(file.schema_arrow, file.metadata)
+        self._columns = self._projection.columns(self._stored)
+        self._old = old_columns(self._stored, file.metadata, reading.calendars, place)
+
+    def check(self) -> None:
+        """Raise SchemaError where such rows do not fit, whatever their values."""
+        self._projection.check(self._stored)
+
+    def batches(self, rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """The rows of some row groups, at most so many a batch."""
+        for batch in self._file.iter_batches(rows, row_groups=groups, columns=self._columns, use_threads=False):
+            yield self._projection.project(self._renewed(batch))
+
+    def _renewed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The file's own columns, with its instants, by the new calendar."""
+        names = batch.schema.names
+        kinds = [self._stored.field(name).type for name in names]
+        is_old = self._old is not None and self._old.names.intersection(names)
+        if not is_old and kinds == batch.schema.types:
+            return batch
+        columns = [_seen(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
+        if self._old is not None:
+            columns = [self._old.renewed(name, column) for name, column in zip(names, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+class OldColumns:
+    """The columns of a file that are in the old calendar."""
+
+    def __init__(self, rebase: Rebase, leaves: dict[str, list[str]]) -> None:
+        self._rebase = rebase
+        self._leaves = leaves
+
+    @property
+    def names(self) -> set[str]:
+        """Their names."""
+        return set(self._leaves)
+
+    def renewed(self, name: str, column: pa.Array) -> pa.Array:
+        """A column by the new calendar; itself where it is of the new one."""
+        leaves = self._leaves.get(name)
+        return column if leaves is None else self._rebase.column(column, leaves)
+
+
+def old_columns(stored: pa.Schema, metadata: Any, calendars: Calendars, place: str) -> OldColumns | None:
+    """Those of a file, by its columns as they are read; None where there are none."""
+    old = OldFile.of(metadata.metadata, calendars)
+    if old is None:
+        return None
+    rebase = Rebase(old, calendars, place)
+    leaves = iter(_physical_types(metadata))
+    own = {field.name: list(islice(leaves, _leaf_count(field.type))) for field in stored}
+    found = {name: kinds for name, kinds in own.items() if rebase.is_needed(stored.field(name).type, kinds)}
+    return OldColumns(rebase, found) if found else None
+
+
+def may_filter(found: pa.Schema, metadata: Any, wanted: pa.Schema, place: str, reading: FileReading) -> bool:
+    """Tell whether Arrow's scanner can filter a file's rows by a stream's columns, with the file's statistics.
+
+    It finds columns by name, widens numbers and takes large strings for strings. It has no kernels that compare views
+    and other units, and knows no old calendar.
+    """
+    stored = stored_schema(found, metadata)
+    for field in wanted:
+        if field.name in stored.names:
+            own = stored.field(field.name).type
+            if not same_but_nulls(own, field.type) and (own, field.type) not in _SCANNED:
+                return False
+        elif not reading.is_case_sensitive and field.name.lower() in map(str.lower, stored.names):
+            return False
+    old = old_columns(stored, metadata, reading.calendars, place)
+    return old is None or not old.names.intersection(wanted.names)
+
+
+_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_SCANNED = {
+    (pa.large_string(), pa.string()),
+    (pa.large_binary(), pa.binary()),
+    (pa.float32(), pa.float64()),
+    *((one, other) for place, other in enumerate(_WHOLE) for one in _WHOLE[:place]),
+}
+"""Types that the scanner casts, and whose statistics it compares rightly."""
+
+
+def zone_of_old(metadata: Any, calendars: Calendars) -> str | None:
+    """The time zone whose shifts a file needs; None where it is of the new calendar."""
+    old = OldFile.of(metadata.metadata, calendars)
+    return None if old is None else old.zone
+
+
+def _physical_types(metadata: Any) -> list[str]:
+    stored = metadata.schema
+    return [stored.column(number).physical_type for number in range(len(stored))]
+
+
+def _seen(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column that was read, in the type that `stored_schema` says: the same bytes, seen as instants."""
     return relabelled(column, kind)
-
-
-def with_instants(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
-    """Some columns of a file whose `rows_schema` is this."""
-    kinds = [stored.field(name).type for name in batch.schema.names]
-    if kinds == batch.schema.types:
-        return batch
-    columns = [with_types(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _instant(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
     """The type with its instants; takes the physical types of its leaves, which lie in their order."""
-    if pt.is_struct(kind):
-        return pa.struct([_inner(field, leaves) for field in kind])
-    if pt.is_map(kind):
-        key = _inner(kind.key_field, leaves)
-        return pa.map_(key, _inner(kind.item_field, leaves))
-    if pt.is_list(kind):
-        return pa.list_(_inner(kind.value_field, leaves))
-    if pt.is_large_list(kind):
-        return pa.large_list(_inner(kind.value_field, leaves))
-    if pt.is_fixed_size_list(kind):
-        return pa.list_(_inner(kind.value_field, leaves), kind.list_size)
-    return _INSTANT if next(leaves) == "INT96" else kind
+    if isinstance(kind, pa.BaseExtensionType):
+        _instant(kind.storage_type, leaves)
+        return kind
+    inner = fields_of(kind)
+    if inner:
+        return with_fields(kind, [field.with_type(_instant(field.type, leaves)) for field in inner])
+    return _INSTANT if next(leaves) == _INT96 else kind
 
 
-def _inner(field: pa.Field, leaves: Iterator[str]) -> pa.Field:
-    return field.with_type(_instant(field.type, leaves))
+def _leaf_count(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _leaf_count(kind.storage_type)
+    return sum(_leaf_count(field.type) for field in fields_of(kind)) or 1

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.machine.disk import Disk
-from penstock.operators.conform import fitted
+from penstock.operators.layouts import fitted
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 128 << 20

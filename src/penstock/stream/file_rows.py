@@ -19,17 +19,12 @@ import pyarrow.fs as pafs
 
 from penstock.errors import SchemaError
 from penstock.machine.locations import is_here
-from penstock.operators.conform import Conformer, Misfit
 from penstock.operators.line_ends import behind_last_line, first_line_with_text, plain_lines, without_mark
 from penstock.operators.line_format import COMPRESSED, LineFormat
-from penstock.operators.parquet_read import open_parquet, rows_schema, with_instants
+from penstock.operators.parquet_read import AS_SPARK, FileReading, ParquetRows, open_parquet
 
 READ_BYTES = 1 << 20
 BATCH_ROWS = 1 << 16
-
-_OTHER_TYPE = Misfit(
-    "the file has", "declare that type in readStream(...).schema(...), and cast the column behind it"
-)
 
 Position = tuple[int, int]
 START: Position = (0, 0)
@@ -89,9 +84,10 @@ class LineFileFormat:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFileFormat:
-    """Files of Parquet with these columns; others are not read."""
+    """Files of Parquet as rows of these columns: others are not read, and those that a file lacks are null."""
 
     schema: pa.Schema
+    reading: FileReading = AS_SPARK
 
     @property
     def name(self) -> str:
@@ -101,34 +97,20 @@ class ParquetFileFormat:
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Row group by row group."""
         first, skip = position
-        conformer = Conformer(self.schema, f"parquet {path}", _OTHER_TYPE)
         with _decoding(filesystem, f"parquet {path}"), open_parquet(path, filesystem) as file:
-            self._refuse_missing(file.schema_arrow.names, path)
+            stored = ParquetRows(file, self.schema, f"parquet {path}", self.reading)
             for group in range(first, file.num_row_groups):
                 begin = 0
-                for batch in self._batches(file, group):
+                for batch in stored.batches(BATCH_ROWS, [group]):
                     if begin + batch.num_rows > skip:
                         unread = max(0, skip - begin)
-                        yield (group, begin + unread), conformer.conform(batch.slice(unread))
+                        yield (group, begin + unread), batch.slice(unread)
                     begin += batch.num_rows
                 if begin < skip:
                     raise _shorter(path)
                 skip = 0
             if first > file.num_row_groups or skip:
                 raise _shorter(path)
-
-    def _refuse_missing(self, names: list[str], path: str) -> None:
-        missing = [repr(name) for name in self.schema.names if name not in names]
-        if missing:
-            raise SchemaError(
-                f"parquet {path}: the schema of readStream has {', '.join(missing)}, and the file has only "
-                f"{', '.join(names)}: declare what the files have, or move this one away"
-            )
-
-    def _batches(self, file: Any, group: int) -> Iterator[pa.RecordBatch]:
-        stored = rows_schema(file)
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=self.schema.names, use_threads=False):
-            yield with_instants(batch, stored)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.errors import PlanError
 from penstock.graph import as_nullable
+from penstock.operators.parquet_read import AS_SPARK, FileReading
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import FileFormat, LineFileFormat, ParquetFileFormat
 from penstock.stream.rate import RateSource
@@ -34,6 +35,7 @@ class SourceRequest:
     schema: pa.Schema | None
     options: Options
     zone: str = "UTC"
+    reading: FileReading = AS_SPARK
 
     def declared(self, what: str) -> pa.Schema:
         """The schema, all of which may be null as in Spark.
@@ -66,7 +68,7 @@ def rate(request: SourceRequest) -> StreamSource:
 
 def parquet(request: SourceRequest) -> StreamSource:
     """Parquet files that arrive in a folder."""
-    return _files(request, ParquetFileFormat(request.declared("parquet")))
+    return _files(request, ParquetFileFormat(request.declared("parquet"), request.reading))
 
 
 def text(request: SourceRequest) -> StreamSource:

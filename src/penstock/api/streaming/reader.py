@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.api.habits import INSTEAD_OF_READER
 from penstock.api.lineage import SourceStep
 from penstock.api.partition_columns import PartitionTyping
+from penstock.api.reading import reading_of
 from penstock.api.schemas import partitions_argument, schema_argument
 from penstock.api.stream import Stream
 from penstock.api.streaming.formats import FORMATS, SourceRequest
@@ -98,7 +99,7 @@ class StreamReader(TakesOptions):
         if make is None:
             return self._registered(self._format, path)
         zone = arrow_zone(PartitionTyping.of(self._spark).timezone)
-        return make(SourceRequest(path, self._schema, self._options, zone))
+        return make(SourceRequest(path, self._schema, self._options, zone, reading_of(self._spark, ())))
 
     def _registered(self, name: str, path: str | None) -> StreamSource:
         """A Python data source that the session knows."""
