@@ -32,7 +32,10 @@ from penstock.job.core.master_core import MasterCore
 from sessions import USUAL, Sessions
 
 # A machine may be busy: what is slow is not wrong.
-settings.register_profile("house", deadline=None, max_examples=examples(100))
+# The cases are those of each run of this tree, but for runs of all cases: their finds become tests.
+settings.register_profile(
+    "house", deadline=None, max_examples=examples(100), derandomize=not effort.THOROUGH, print_blob=True
+)
 settings.load_profile("house")
 
 MasterCore.is_checked = True

@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock.api.functions import CoGroupedDataFrame
 from penstock.errors import PlanError, SchemaError, SettingError
+from penstock.testing import DEADLINE
 from penstock.testing.sources import fromBatches
 
 ROWS = pa.table({"k": ["a", "b"], "v": [1, 2], "m": pa.array([[("x", 1)], []], pa.map_(pa.string(), pa.int64()))})
@@ -215,7 +216,7 @@ def test_import_is_light() -> None:
         "from penstock.testing.local_runner import run_local; "
         "print([name for name in ('pyspark', 'pandas') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE)
     assert done.stdout.strip() == "[]", done.stderr
 
 

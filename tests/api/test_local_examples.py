@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing import DEADLINE
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -26,7 +28,7 @@ def test_an_example_runs_in_one_process(name: str, words: str) -> None:
         [sys.executable, str(EXAMPLES / name), "--local"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE,
         check=True,
         env={"PATH": "/nowhere"},
     )

@@ -20,6 +20,7 @@ from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, WrittenFile
 from penstock.errors import SchemaError, SettingError
 from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
 from penstock.operators.partitioned_write import WritePartitioned
+from penstock.testing import DEADLINE
 from penstock_torture.passing_files import PassingFiles
 
 ROWS = pa.table({"a": range(1000), "b": [f"w{n % 7}" for n in range(1000)]})
@@ -265,7 +266,7 @@ while killed:
 def test_a_killed_overwrite_leaves_old_or_new(tmp_path: Path) -> None:
     """A driver that is killed ahead of any of its calls to the system leaves one whole folder, never a mixture."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=True, timeout=DEADLINE
     )
     states = [json.loads(line) for line in done.stdout.splitlines()]
     old, new = ["old-1", "old-2"], ["_SUCCESS", "part-00000-a", "part-00001-b"]

@@ -16,6 +16,7 @@ import pytest
 from holdings import open_descriptors
 from penstock.buffer import SegmentMemory, segments
 from penstock.errors import InsufficientBuffersError, ProtocolError
+from penstock.testing import DEADLINE
 
 SIZE = 8192
 
@@ -54,7 +55,10 @@ def test_another_process_sees_and_changes_the_same_memory() -> None:
     with SegmentMemory.create(3, SIZE) as memory:
         memory.view(1, 100, 5)[:] = b"hello"
         done = subprocess.run(
-            [sys.executable, "-c", script, str(memory.fd)], pass_fds=[memory.fd], timeout=60, capture_output=True
+            [sys.executable, "-c", script, str(memory.fd)],
+            pass_fds=[memory.fd],
+            timeout=DEADLINE,
+            capture_output=True,
         )
         assert done.returncode == 0, done.stderr.decode()
         assert bytes(memory.view(2, 7, 5)) == b"olleh"

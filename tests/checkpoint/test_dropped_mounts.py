@@ -22,6 +22,7 @@ from penstock.checkpoint.needed_files import look_at_files
 from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.storage import CheckpointStorage, append
 from penstock_torture.passing_files import PassingFiles
+from underway import listed
 
 CALLS_OF_A_PART = 5
 """Its folder, its file, its bytes, its end, and the wait for the disk."""
@@ -149,7 +150,7 @@ def test_parts_stay_until_the_metadata_is_gone(tmp_path: Path) -> None:
             due.remove(name)
             raise FileNotFoundError(path)
         if name in due and name == "delete_dir":
-            next(Path(path).glob("t.*")).unlink()
+            listed(Path(path), "t.*")[0].unlink()
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
 
     storage = gated(tmp_path, gate)

@@ -18,6 +18,7 @@ from penstock.checkpoint.found import Unusable
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
+from underway import listed
 
 RETAINED = 2
 STARTS = 3
@@ -134,4 +135,4 @@ def test_each_call_fails_once(tmp_path: Path, kind: str) -> None:
         life.run()
         calls = world.calls.total()
     assert at > 100
-    assert len(list((tmp_path / str(at) / "owners").iterdir())) <= 2 * RETAINED, "owners that nobody needs have gone"
+    assert len(listed(tmp_path / str(at) / "owners")) <= 2 * RETAINED, "owners that nobody needs have gone"

@@ -16,6 +16,7 @@ from penstock.checkpoint.logged_rows import cut
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle
 from penstock.checkpoint.stamps import Owner, Stamp
 from penstock.checkpoint.storage import CheckpointStorage, append
+from underway import listed
 
 OUT, IN = (ChannelKey(side, "a->b:0", 0, 0).chunk for side in ("out", "in"))
 EVENTS = 60
@@ -128,7 +129,7 @@ class Driver:
 
     def files(self) -> set[str]:
         """All files of logs."""
-        return {str(path.relative_to(self.folder)) for path in self.folder.glob("logs-*/*")}
+        return {str(path.relative_to(self.folder)) for path in listed(self.folder, "logs-*/*")}
 
     def needed(self) -> set[str]:
         """Those that complete checkpoints which are kept name."""
@@ -165,7 +166,7 @@ def test_a_driver_that_lost_the_location_removes_no_log(tmp_path: Path) -> None:
     CheckpointStorage(str(tmp_path)).claim()
     with pytest.raises(FencedError):
         first.end()
-    assert [path.name for path in tmp_path.glob("logs-*/*")] == ["a.0.0.0.0"]
+    assert [path.name for path in listed(tmp_path, "logs-*/*")] == ["a.0.0.0.0"]
 
 
 def test_a_name_says_behind_which_checkpoint_a_file_was_begun() -> None:

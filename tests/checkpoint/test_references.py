@@ -14,6 +14,7 @@ from penstock.checkpoint.newest import NOTE
 from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
+from underway import listed
 
 TASKS = 3
 EVENTS = 60
@@ -122,13 +123,13 @@ class Driver:
                 rows = [data for _, data in self.storage.read(part, ["rows"])] if pieces else []
                 assert rows == [self.contents[piece.file, piece.offset] for piece in pieces]
                 needed |= {part.path, *(piece.file for piece in pieces)}
-        there = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
+        there = {str(path.relative_to(self.folder)) for path in listed(self.folder, "**/*") if path.is_file()}
         left = {path for path in there if Stamp.of(path.partition("/")[0]) not in {None, *self.under_way}}
         assert left >= needed
         if not self.has_committed:
             return
         assert left == needed
-        folders = {path.name for path in self.folder.iterdir()}
+        folders = {path.name for path in listed(self.folder)}
         assert folders - {NOTE} == {"owners", *(path.partition("/")[0] for path in needed), *map(str, self.under_way)}
 
 
@@ -156,7 +157,7 @@ def test_a_folder_without_metadata_is_offered_to_nobody(tmp_path: Path) -> None:
     storage.commit(CheckpointMetadata(2, 0.0, {"t.0": second}))
     storage.discard(storage.stamp(1))
     folder = tmp_path / str(storage.stamp(1))
-    assert [path.name for path in folder.iterdir()] == ["t.0"]
+    assert [path.name for path in listed(folder)] == ["t.0"]
     after = CheckpointStorage(str(tmp_path))
     assert [each.stamp for each in after.claim(9).kept] == [storage.stamp(2)]
     assert list(after.read(second)) == [("rows", b"unread")]

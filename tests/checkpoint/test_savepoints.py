@@ -16,6 +16,7 @@ from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.savepoints import SavepointFolder
 from penstock.checkpoint.storage import CheckpointStorage, append
+from underway import listed
 
 
 class KilledError(BaseException):
@@ -79,7 +80,7 @@ def test_folders_that_can_not_be_one_are_refused(tmp_path: Path) -> None:
 def test_damage_is_found_as_it_is_copied(tmp_path: Path) -> None:
     """A checkpoint with a changed byte becomes no savepoint; what was written of it goes."""
     storage, metadata = taken(tmp_path / "location")
-    (path,) = (tmp_path / "location").glob("chk-000000000001-*/a.0")
+    (path,) = listed(tmp_path / "location", "chk-000000000001-*/a.0")
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     folder = SavepointFolder(str(tmp_path / "saved"), (0,))
     folder.prepare()

@@ -31,6 +31,7 @@ from penstock.checkpoint.storage import CheckpointStorage, PartStorage
 from penstock.machine.disk import Disk
 from penstock.machine.locations import FILESYSTEMS
 from penstock_torture.passing_files import PassingFiles
+from underway import listed
 
 
 def _taken(storage: CheckpointStorage, number: int, tasks: int = 2) -> CheckpointMetadata:
@@ -272,7 +273,7 @@ def test_checkpoints_without_their_owners_are_refused_and_left(location: str) ->
     first.claim()
     _taken(first, 1)
     first.write(first.stamp(2), "count.0", [("group-0", b"x")])
-    for file in Path(location, "owners").iterdir():
+    for file in listed(Path(location, "owners")):
         file.unlink()
     with pytest.raises(CheckpointError, match=r"owners does not say who made chk-0.*copy or move .* as a whole"):
         CheckpointStorage(location).claim()
@@ -316,7 +317,7 @@ def test_sweeping_leaves_what_is_kept(location: str) -> None:
     assert storage.newest().metadata == metadata
     for number in (3, 3, 4):
         storage.discard(storage.stamp(number))
-    assert sorted(p.name for p in Path(location).iterdir()) == ["owners"]
+    assert sorted(p.name for p in listed(Path(location))) == ["owners"]
 
 
 def test_a_full_file_system_leaves_no_checkpoint(tmp_path: Path) -> None:
@@ -452,7 +453,7 @@ def test_a_disk_that_is_full_for_the_note_fails_one_checkpoint(
     _FullForNotes.is_full[0] = False
     _taken(storage, 2)
     assert CheckpointStorage(location).look().stamp == storage.stamp(2)
-    assert [path.name for path in Path(location).glob(f"{NOTE}*")] == [NOTE]
+    assert [path.name for path in listed(Path(location), f"{NOTE}*")] == [NOTE]
 
 
 @given(st.binary(max_size=90) | st.integers(0, 89).map(lambda cut: _NOTE_OF_SEVEN[:cut]))

@@ -20,6 +20,7 @@ from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.machine import durable
 from penstock_torture.passing_files import PassingFiles
+from underway import listed
 
 OTHER_ERRORS = [errno.EIO, errno.EMFILE, errno.EACCES, errno.ETIMEDOUT, errno.ESTALE]
 
@@ -42,7 +43,7 @@ def running(tmp_path: Path) -> CheckpointStorage:
 
 def files(folder: Path) -> dict[str, bytes]:
     """All that is at a location."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in listed(folder, "**/*") if path.is_file()}
 
 
 class Fails:
@@ -198,13 +199,13 @@ def test_owners_that_nobody_needs_go_with_the_first_commit(tmp_path: Path, runni
         last = CheckpointStorage(str(tmp_path))
         last.claim()
     owners = tmp_path / "owners"
-    assert len(list(owners.iterdir())) == 2 * 101
+    assert len(listed(owners)) == 2 * 101
     commit(last, 3)
     last.sweep([running.stamp(2), last.stamp(3)])
-    assert {path.name.removesuffix(".base") for path in owners.iterdir()} == {running.owner, last.owner}
+    assert {path.name.removesuffix(".base") for path in listed(owners)} == {running.owner, last.owner}
     commit(last, 4)
     last.sweep([last.stamp(4)])
-    assert {path.name for path in owners.iterdir()} == {last.owner, f"{last.owner}.base"}
+    assert {path.name for path in listed(owners)} == {last.owner, f"{last.owner}.base"}
     assert CheckpointStorage(str(tmp_path)).claim().stamp == last.stamp(4)
 
 
@@ -217,14 +218,14 @@ def test_a_location_that_shows_nothing_is_not_begun_anew(tmp_path: Path, running
     hidden.mkdir()
 
     def hide(_: object = None) -> None:
-        for folder in tmp_path.glob("chk-*"):
+        for folder in listed(tmp_path, "chk-*"):
             folder.rename(hidden / folder.name)
 
     with pytest.raises(CheckpointError, match="is the location away"):
         CheckpointStorage(str(tmp_path)).claim(agree=hide)
     with pytest.raises(CheckpointError, match="is the location away"):
         CheckpointStorage(str(tmp_path)).claim()
-    for folder in hidden.iterdir():
+    for folder in listed(hidden):
         folder.rename(tmp_path / folder.name)
     commit(second, 4)
 
@@ -255,12 +256,12 @@ def test_parts_of_a_checkpoint_that_was_given_up_go(tmp_path: Path, running: Che
     with pytest.raises(OSError, match="No space left"):
         gated(tmp_path, full).write(running.stamp(3), "t.1", [("n", b"x" * 100)])
     folder = tmp_path / str(running.stamp(3))
-    assert not list(folder.iterdir())
+    assert not listed(folder)
     running.discard(running.stamp(3))
     running.write(running.stamp(3), "t.0", [("n", b"late")])
     commit(running, 4)
     running.sweep([running.stamp(4)])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [str(running.stamp(4)), NOTE, "owners"]
+    assert sorted(path.name for path in listed(tmp_path)) == [str(running.stamp(4)), NOTE, "owners"]
 
 
 def test_who_has_lost_the_location_sweeps_nothing(tmp_path: Path, running: CheckpointStorage) -> None:

@@ -22,6 +22,7 @@ from penstock.connection.principals import KeyFile, Principal, application_secre
 from penstock.connection.protection import Protection
 from penstock.connection.transport import Endpoint, split_host
 from penstock.errors import AuthenticationError, EnvironmentLostError
+from penstock.testing import DEADLINE
 
 STRANGERS = 10_000 if THOROUGH else 120
 AT_ONCE = 20
@@ -48,18 +49,18 @@ class Strangers:
 
     def mute(self) -> int:
         """Hang up without a word."""
-        socket.create_connection(self._where, 10).close()
+        socket.create_connection(self._where, DEADLINE).close()
         return 0
 
     def plain(self) -> int:
         """Speak another protocol in plain text; an alert of TLS is all that there may be."""
-        with socket.create_connection(self._where, 10) as stranger:
+        with socket.create_connection(self._where, DEADLINE) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
             return max(0, len(heard(stranger)) - 7)
 
     def junk(self) -> int:
         """Speak junk over TLS."""
-        with self._context.wrap_socket(socket.create_connection(self._where, 10)) as stranger:
+        with self._context.wrap_socket(socket.create_connection(self._where, DEADLINE)) as stranger:
             stranger.sendall(bytes(300))
             return len(heard(stranger))
 

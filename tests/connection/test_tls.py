@@ -30,6 +30,7 @@ from penstock.errors import AuthenticationError, EnvironmentLostError, SettingEr
 from penstock.remote.peers import own_protection
 from penstock.services.fetching.sealed import SealedSession
 from penstock.settings import Settings, TlsSettings
+from penstock.testing import DEADLINE
 
 SECRET = b"a secret of the application....."
 ONCE = OpeningSettings(pauses=())
@@ -192,7 +193,7 @@ def speak_old_tls(host: str, port: int) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection((host, port), 5) as connected, pytest.raises(ssl.SSLError):
+    with socket.create_connection((host, port), DEADLINE) as connected, pytest.raises(ssl.SSLError):
         context.wrap_socket(connected)
 
 
@@ -233,7 +234,7 @@ def test_a_byte_that_is_changed_on_the_wire_ends_the_connection() -> None:
             near = await opened(Protection(certificate()), through)
             await wait_until(lambda: bool(here.inside))
             assert near.send_nowait([bytes(5000)]) == 5000
-            await asyncio.wait_for(flipped.wait(), 5)
+            await asyncio.wait_for(flipped.wait(), DEADLINE)
             target = memoryview(bytearray(1 << 16))
             with pytest.raises(OSError, match="TLS: "):
                 await wait_until(lambda: here.inside[0].receive_nowait(target) is not None)
@@ -358,7 +359,7 @@ async def echo(near: Endpoint, far: Endpoint) -> bytes:
     there, target = asyncio.Event(), memoryview(bytearray(100))
     assert near.send_nowait([b"to the ", b"other end"]) == 16
     far.set_readable(there.set)
-    await asyncio.wait_for(there.wait(), 5)
+    await asyncio.wait_for(there.wait(), DEADLINE)
     far.set_readable(None)
     count = far.receive_nowait(target)
     return bytes(target[:count])
@@ -501,7 +502,7 @@ def test_many_who_connect_and_say_nothing_do_not_keep_others_out() -> None:
 
     async def main() -> None:
         async with entrance(Protection(certificate()), DoorSettings(most=4, most_of_one=4)) as (here, address):
-            silent = [socket.create_connection(split_host(address, "tls"), 5) for _ in range(12)]
+            silent = [socket.create_connection(split_host(address, "tls"), DEADLINE) for _ in range(12)]
             await wait_until(lambda: here.door.refused >= 8)
             near = await opened(Protection(certificate()), address)
             await wait_until(lambda: len(here.inside) == 1)

@@ -129,7 +129,7 @@ def test_would_block_end_and_broken_are_told_apart(kind: tuple[str, str], tmp_pa
         assert near.send_nowait([b"ab", memoryview(b"cd")]) == 4
         readable = asyncio.Event()
         far.set_readable(readable.set)
-        await asyncio.wait_for(readable.wait(), 5)
+        await asyncio.wait_for(readable.wait(), DEADLINE)
         far.set_readable(None)
         assert far.receive_nowait(target) == 4
         assert bytes(target[:4]) == b"abcd"
@@ -137,7 +137,7 @@ def test_would_block_end_and_broken_are_told_apart(kind: tuple[str, str], tmp_pa
         near.close()
         readable.clear()
         far.set_readable(readable.set)
-        await asyncio.wait_for(readable.wait(), 5)
+        await asyncio.wait_for(readable.wait(), DEADLINE)
         far.set_readable(None)
         assert far.receive_nowait(target) == 0
 

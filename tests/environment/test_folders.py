@@ -14,6 +14,7 @@ from penstock.errors import PenstockError, ProtocolError
 from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
 from penstock.settings import BlockingSettings
 from penstock.shuffle import DatasetId, PartitionId
+from underway import listed
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_the_dead_are_swept_everywhere_and_the_living_nowhere(tmp_path: Path) ->
     assert all((folder / "data").exists() for folder in made["alive"])
     rendezvous("alive", "", meet).remove()
     os.close(locks["alive"])  # type: ignore[arg-type]
-    assert sorted(path.name for directory in directories for path in directory.iterdir()) == ["somebody's"]
+    assert sorted(path.name for directory in directories for path in listed(directory)) == ["somebody's"]
 
 
 def test_a_folder_whose_maker_was_killed_before_its_lock_is_swept(tmp_path: Path) -> None:

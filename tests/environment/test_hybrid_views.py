@@ -20,6 +20,7 @@ from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, 
 from penstock.shuffle.events import decode_event, encode_event
 from penstock.testing import eventually
 from small_hosts import SEGMENT, host_of, on_loop
+from underway import listed
 
 SEGMENTS = 32
 PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
@@ -95,7 +96,7 @@ def damage(path: Path, position: int) -> None:
 
 def files(folder: Path) -> list[str]:
     """The files of all partitions."""
-    return sorted(path.name for path in folder.glob("host/*/*/*"))
+    return sorted(path.name for path in listed(folder, "host/*/*/*"))
 
 
 class Reader:

@@ -21,6 +21,7 @@ from penstock.services.local.result import sorts
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
 from penstock.shuffle.splits import Split
 from stored_parts import Range
+from underway import listed
 
 SCHEMA = pa.schema([("n", pa.int64())])
 PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
@@ -50,17 +51,17 @@ def test_files_that_cannot_all_be_made_are_all_removed(tmp_path: Path) -> None:
     (tmp_path / data_name(2)).mkdir()
     with pytest.raises(PenstockError, match=data_name(2)):
         HashWriter(tmp_path, SCHEMA, PARTITION, 3, FileOptions())
-    assert [path.name for path in tmp_path.iterdir()] == [data_name(2)]
+    assert [path.name for path in listed(tmp_path)] == [data_name(2)]
 
 
 def test_aborting_removes_what_is_begun(tmp_path: Path) -> None:
     """The files go; aborting twice is aborting once."""
     files = HashWriter(tmp_path, SCHEMA, PARTITION, 2, FileOptions())
     files.broadcast(ROW)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(listed(tmp_path)) == 2
     files.abort()
     files.abort()
-    assert list(tmp_path.iterdir()) == []
+    assert listed(tmp_path) == []
 
 
 def test_a_range_survives_a_control_message(tmp_path: Path) -> None:

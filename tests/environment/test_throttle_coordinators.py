@@ -15,6 +15,7 @@ from network_parts import wait_until
 from penstock.environment.throttling import Throttling
 from penstock.environment.zookeeper import ZooKeeperFlags, parse_url
 from penstock.errors import SettingError
+from penstock.testing import DEADLINE
 from small_hosts import on_loop
 from zookeeper_server import need_zookeeper, zookeeper
 
@@ -108,21 +109,21 @@ def test_flags_in_zookeeper_are_seen_by_all_environments(tmp_path: Path) -> None
         told = Recorded(), Recorded()
         sinks, sources = (ZooKeeperFlags(url, "app", f"env{place}", each) for place, each in enumerate(told))
         sinks.put("j1", "g1", is_raised=True)
-        await wait_until(lambda: all(each.words == [("j1", True)] for each in told), 20)
+        await wait_until(lambda: all(each.words == [("j1", True)] for each in told))
         sinks.put("j1", "g2", is_raised=True)
         sinks.put("j1", "g1", is_raised=False)
         sources.put("j2", "g1", is_raised=True)
-        await wait_until(lambda: all(("j2", True) in each.words for each in told), 20)
+        await wait_until(lambda: all(("j2", True) in each.words for each in told))
         sinks.put("j1", "g2", is_raised=False)
         sinks.put("j1", "g2", is_raised=False)
-        await wait_until(lambda: all(("j1", False) in each.words for each in told), 20)
+        await wait_until(lambda: all(("j1", False) in each.words for each in told))
         assert all(each.words.count(("j1", True)) == 1 for each in told)
         sinks.forget("j1")
         sinks.put("j1", "g3", is_raised=True)
-        await wait_until(lambda: all(each.words.count(("j1", True)) == 2 for each in told), 20)
+        await wait_until(lambda: all(each.words.count(("j1", True)) == 2 for each in told))
         await sinks.close()
         await sinks.close()
-        await wait_until(lambda: told[1].words[-1] == ("j1", False), 20)
+        await wait_until(lambda: told[1].words[-1] == ("j1", False))
         await sources.close()
 
     _with_zookeeper(tmp_path, main)
@@ -140,9 +141,9 @@ def test_flags_that_are_up_when_zookeeper_comes_are_put_there(tmp_path: Path) ->
         flags.put("j1", "g2", is_raised=True)
         flags.put("j1", "g2", is_raised=False)
         with zookeeper(tmp_path, port):
-            await wait_until(lambda: told.words == [("j1", True)], 20)
+            await wait_until(lambda: told.words == [("j1", True)])
             flags.put("j1", "g1", is_raised=False)
-            await wait_until(lambda: told.words == [("j1", True), ("j1", False)], 20)
+            await wait_until(lambda: told.words == [("j1", True), ("j1", False)])
             await flags.close()
 
     need_zookeeper()
@@ -160,9 +161,9 @@ def test_a_zookeeper_that_is_not_there_holds_up_nobody(
     async def main() -> None:
         flags = ZooKeeperFlags("zookeeper://127.0.0.1:1", "app", "env", Recorded())
         flags.put("j1", "g1", is_raised=True)
-        await wait_until(lambda: caplog.text.count("failed") >= 2, 20)
+        await wait_until(lambda: caplog.text.count("failed") >= 2)
         await flags.close()
 
     with asyncio.Runner() as runner:
-        runner.run(asyncio.wait_for(main(), 30))
+        runner.run(asyncio.wait_for(main(), DEADLINE))
     assert "ZooKeeper at 127.0.0.1:1" in caplog.text

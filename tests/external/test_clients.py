@@ -16,6 +16,7 @@ from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import Keeper, KeeperPolicy
 from penstock.external.requests import FETCH, FETCH_BODY, KeptState
 from penstock.shuffle import DatasetId, PartitionId
+from penstock.testing import DEADLINE
 
 NUMBER = 7
 
@@ -43,7 +44,7 @@ def test_a_buffer_is_free_when_no_thread_writes_into_it_any_more(tmp_path: Path)
         memory.wait(lambda: free.set_result(None))
         assert memory.take(is_only=False) is None, "the thread may write into it yet"
         writer = os.open(folder / "data.0", os.O_RDWR)
-        await asyncio.wait_for(free, 30)
+        await asyncio.wait_for(free, DEADLINE)
         os.close(writer)
         assert memory.take(is_only=False) is not None
         assert session.next_frame() is None, "nobody hears of it"
@@ -85,7 +86,7 @@ def test_a_user_is_told_the_time_that_a_read_took(tmp_path: Path) -> None:
         answered = asyncio.Event()
         session.wake = answered.set
         session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, 100))))
-        await asyncio.wait_for(answered.wait(), 30)
+        await asyncio.wait_for(answered.wait(), DEADLINE)
         assert session.next_frame() is not None
         session.connection_lost()
         await keeper.close()

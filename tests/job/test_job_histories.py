@@ -15,6 +15,7 @@ from penstock.job.launcher import Submission
 from penstock.job.shell.history import JobMoment
 from penstock.job.shell.master import JobMaster, MasterIdentity
 from penstock.settings import Settings
+from penstock.testing import DEADLINE
 from penstock.web.store import JobStore
 
 SECRET = b"s" * 32
@@ -52,7 +53,7 @@ def test_a_listener_that_raises_costs_no_job_and_no_other_listener(caplog: pytes
         try:
             master.tell_jobs(faulty, faulty.look)
             master.tell_jobs(store, store.look)
-            master.submit(Submission(master.new_job(), chain(2, result=False), Settings(), 4)).wait(20)
+            master.submit(Submission(master.new_job(), chain(2, result=False), Settings(), 4)).wait(DEADLINE)
             master.tell_no_more(faulty)
         finally:
             launcher.environment.close()

@@ -12,6 +12,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import PlanError
 from penstock.graph.streaming import SavedParts, SourceReads, StreamingOptions
 from penstock.job.query_storage import QueryStorage
+from underway import listed
 
 ORDERS = {"FilesSource-1": SourceReads("csv files of /in"), "orders": SourceReads("partitions of Orders", ("0", "1"))}
 WIDTHS = {"FilesSource-1": 2, "orders": 1}
@@ -53,7 +54,7 @@ def test_query_that_had_finished_is_refused(tmp_path: Path) -> None:
         PlanError, match=r"had read all of its rows and has ended.*csv files of /in, partitions of Ord"
     ):
         storage(tmp_path, ORDERS).look(WIDTHS)
-    assert len(list(tmp_path.glob("chk-*/_metadata"))) == 2, "the checkpoint in front of the last word is kept"
+    assert len(listed(tmp_path, "chk-*/_metadata")) == 2, "the checkpoint in front of the last word is kept"
 
 
 def test_query_that_never_had_a_checkpoint_is_not_finished(tmp_path: Path) -> None:

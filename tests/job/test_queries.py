@@ -21,6 +21,7 @@ from penstock.graph.streaming import SavedParts
 from penstock.job.query_storage import QueryStorage
 from penstock.testing import wait_until
 from query_driver import Driver, query
+from underway import listed
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_kept_checkpoints_outlive_their_driver(drivers: list[Driver], tmp_path: 
     first.master.close()
     drivers.append(second := Driver(query(tmp_path, interval=None, retained=retained), "e2"))
     second.start()
-    whole = sorted(path.parent for path in tmp_path.glob("chk-*/_metadata"))
+    whole = sorted(path.parent for path in listed(tmp_path, "chk-*/_metadata"))
     assert [found.number for path in whole if (found := Stamp.of(path.name)) is not None] == numbers[-retained:]
     second.master.close()
     (whole[-1] / "_metadata").write_bytes(b"half of it")
@@ -145,7 +146,7 @@ def test_the_end_of_a_query_removes_more_than_it_keeps(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         storage.store(SavedParts(number, {}, frozenset(), {}))
     storage.end()
-    assert sorted(path.name for path in tmp_path.glob("chk-*")) == [
+    assert sorted(path.name for path in listed(tmp_path, "chk-*")) == [
         str(Stamp.by(storage.beginning.owner, number)) for number in (2, 3)
     ]
 
@@ -158,7 +159,7 @@ def test_driver_that_lost_its_location_ends_when_a_task_fails(drivers: list[Driv
     drivers.append(second := Driver(query(tmp_path, interval=None, retained=1), "e2"))
     own = second.start()
     second.master.checkpoint(own.job, DEADLINE)
-    wait_until(lambda: len(list(tmp_path.glob("chk-*"))) == 1, "what the second does not need is removed")
+    wait_until(lambda: len(listed(tmp_path, "chk-*")) == 1, "what the second does not need is removed")
     first.tasks.fails.set()
     with pytest.raises(FencedError, match="another driver has taken over"):
         handle.wait(DEADLINE)
@@ -187,7 +188,7 @@ def test_a_warning_that_is_an_error_gives_the_location_back(drivers: list[Driver
     handle = driver.start()
     for _ in range(2):
         driver.master.checkpoint(handle.job, DEADLINE)
-    newest = max(tmp_path.glob("chk-*/_metadata"))
+    newest = max(listed(tmp_path, "chk-*/_metadata"))
     newest.write_bytes(b"half of it")
     assert driver.tasks.graph.streaming is not None
     other = QueryStorage(driver.tasks.graph.streaming)
@@ -204,7 +205,7 @@ def test_location_that_goes_away_fails_checkpoints_and_not_the_query(drivers: li
     drivers.append(driver := Driver(query(location, interval=None, tolerable_failures=1)))
     handle = driver.start()
     driver.master.checkpoint(handle.job, DEADLINE)
-    for owner in (location / "owners").iterdir():
+    for owner in listed(location / "owners"):
         owner.unlink()
     (location / "owners").rmdir()
     (location / "owners").write_text("a file where a folder should be")

@@ -23,8 +23,8 @@ from penstock.job.results.results import ResultCalls, Results
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.settings import Settings
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.testing import DEADLINE
 
-SECONDS = 60.0
 KEPT = (
     ShuffleDescriptor(
         PartitionId(DatasetId("j1", 0, is_result=True), 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT
@@ -96,7 +96,7 @@ def partition_of(job: str, index: int) -> ShuffleDescriptor:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, in time."""
-    asyncio.run(asyncio.wait_for(work, SECONDS))
+    asyncio.run(asyncio.wait_for(work, DEADLINE))
 
 
 def test_actions_that_find_planning_failed() -> None:
@@ -291,7 +291,7 @@ def test_builds_do_not_wait_for_each_other() -> None:
         go = threading.Event()
 
         def waiting() -> MadeResult:
-            assert go.wait(SECONDS)
+            assert go.wait(DEADLINE)
             return MadeResult(frozenset(), KEPT)
 
         def last() -> MadeResult:
@@ -342,7 +342,7 @@ def test_what_is_given_up_while_it_is_looked_up_is_looked_up_again() -> None:
             if len(given) == 1:
                 done = threading.Event()
                 loop.call_soon_threadsafe(lambda: (rig.results.forget("j1"), done.set()))
-                assert done.wait(SECONDS)
+                assert done.wait(DEADLINE)
             return MadeResult(frozenset({given[-1]}), KEPT)
 
         rig.results.add("r1", build)

@@ -24,6 +24,7 @@ from penstock.job.last_savepoint import LastSavepoint, saved
 from penstock.job.query_storage import QueryStorage, SavedStates
 from penstock.machine.locations import here
 from query_driver import Driver, query
+from underway import listed
 
 WIDTHS = {"u0": 1, "u1": 1}
 
@@ -140,7 +141,7 @@ def test_a_start_that_fails_after_the_copy_leaves_an_empty_location(tmp_path: Pa
         assert two.beginning.saved is not None
         two.withdraw()
         assert not CheckpointStorage(str(tmp_path / "two")).history()
-        assert not list((tmp_path / "two").glob("chk-*"))
+        assert not listed(tmp_path / "two", "chk-*")
 
 
 def test_a_checkpoint_that_is_read_stays(tmp_path: Path) -> None:
@@ -152,11 +153,11 @@ def test_a_checkpoint_that_is_read_stays(tmp_path: Path) -> None:
         stored(storage, 2, location)
         storage.discard(1)
         storage.sweep()
-        assert len(list(location.glob("chk-*/u0.0"))) == 2
+        assert len(listed(location, "chk-*/u0.0")) == 2
     stored(storage, 3, location)
     storage.discard(2)
     storage.sweep()
-    assert len(list(location.glob("chk-*"))) == 1
+    assert len(listed(location, "chk-*")) == 1
     storage.end()
 
 

@@ -24,6 +24,7 @@ from penstock.link.kept_logs import (
 )
 from penstock.shuffle import AttemptId
 from penstock.spark.kept_output import keeping_output
+from underway import listed
 
 DAY = 86_400
 
@@ -75,7 +76,7 @@ def test_a_disk_that_fails_costs_lines_alone(tmp_path: Path) -> None:
     (tmp_path / "no folder").mkdir()
     file.write("y")
     file.close()
-    assert list((tmp_path / "no folder").iterdir()) == []
+    assert listed(tmp_path / "no folder") == []
 
 
 def test_folders_are_the_users_alone(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_an_application_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         path.write_text("x" * 300)
         os.utime(path, (number, number))
     make_room(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["7.out", "8.out", "9.out"]
+    assert sorted(path.name for path in listed(tmp_path)) == ["7.out", "8.out", "9.out"]
 
 
 def test_output_is_kept_beside_where_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +140,7 @@ def test_output_is_kept_beside_where_it_goes(tmp_path: Path, capsys: pytest.Capt
     assert (sys.stdout, sys.stderr) == before
     said = capsys.readouterr()
     assert (said.out, said.err) == ("to out\na\nb\n", "to err\n")
-    (path,) = application_folder("app", str(tmp_path)).iterdir()
+    (path,) = listed(application_folder("app", str(tmp_path)))
     assert path.name == "j1-stage2-subtask3-attempt0.out"
     first, rest = path.read_text().split("\n", 1)
     assert first.startswith("# job: count (stage 2, subtask 3), attempt 0, ")

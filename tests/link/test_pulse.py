@@ -16,6 +16,7 @@ from penstock.errors import EnvironmentLostError
 from penstock.link.pulse import Pulse, PulseWatch
 from penstock.link.rendezvous import Rendezvous
 from penstock.testing import DEADLINE, wait_until
+from underway import listed
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_the_place_of_one_that_cannot_be_killed_is_given_to_another_once(place: 
     place.set_aside(before)
     assert place.is_locked_by(fresh)
     os.close(fresh)
-    assert len(list(place.folder.parent.iterdir())) == 2
+    assert len(listed(place.folder.parent)) == 2
 
 
 def test_a_starter_that_never_makes_a_socket_is_not_waited_for_for_ever(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from penstock.shuffle.actions import CheckpointGivenUp
 from penstock.stream import storing
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 from penstock.testing import DEADLINE, wait_until
+from underway import listed
 
 TASKS = 3
 SMALL = 1000
@@ -109,7 +110,7 @@ def tasks(here: EnvironmentThread, tmp_path: Path) -> Iterator[list[Task]]:
 
 def files(folder: Path) -> list[str]:
     """The files of all checkpoints below a folder."""
-    return sorted(path.name for path in (folder / "checkpoints").glob("chk-*/*"))
+    return sorted(path.name for path in listed(folder / "checkpoints", "chk-*/*"))
 
 
 def content(folder: Path, handle: PartHandle) -> dict[str, bytes]:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from environment_thread import SEGMENT, EnvironmentThread, environment
-from machine import on_this_machine
 from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.buffer import SegmentMemory
 from penstock.environment.ports.inputs import WINDOW
@@ -76,31 +75,28 @@ def milliseconds(step: Callable[[], object], times: int) -> float:
 
 
 def test_an_action_reaches_a_task_whose_rows_wait_for_room(here: EnvironmentThread, task: Task) -> None:
-    """Nobody reads, the writer is full, the task waits: it acts within 20 ms (median of 20)."""
+    """Nobody reads, the writer is full, the task waits: it is woken, and acts, twenty times."""
     writer = task.write()
     while writer.offer(numbers(*range(100)), 0):
         pass
     told = threading.Semaphore(0)
-    asked: list[float] = []
+    asked: list[int] = []
 
     def tell() -> None:
         while told.acquire() and len(asked) < 20:
-            asked.append(time.perf_counter())
+            asked.append(len(asked))
             here.run(lambda: here.host.obey(commands.TaskAction(task.owner.attempt, StopSource())))
 
     thread = threading.Thread(target=tell)
     thread.start()
-    took = []
     for _ in range(20):
         told.release()
         while not (actions := task.mailbox.take_actions()):
             task.mailbox.wait(DEADLINE)
-        took.append(time.perf_counter() - asked[-1])
         assert actions == [StopSource()]
         assert writer.offer(numbers(1), 0) == 0
     told.release()
     thread.join(DEADLINE)
-    assert statistics.median(took) < on_this_machine(0.02)
     writer.close()
 
 

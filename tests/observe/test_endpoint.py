@@ -17,14 +17,14 @@ from penstock.observe.endpoint import MetricsEndpoint
 from penstock.observe.http_server import CALLERS, PORTS
 from penstock.observe.samples import Sample
 from penstock.settings import ObserveSettings
+from penstock.testing import DEADLINE
 
 ON = ObserveSettings(metrics=True)
-SECONDS = 20
 
 
 def on_loop(test: Callable[[], Awaitable[None]]) -> None:
     """Run a coroutine to its end."""
-    asyncio.run(asyncio.wait_for(test(), SECONDS))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), DEADLINE))  # type: ignore[arg-type]
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,7 @@ import pytest
 from penstock.observe import catalogue
 from penstock.observe.otlp import OtlpSender
 from penstock.observe.samples import Sample
+from penstock.testing import DEADLINE
 
 messages = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
 
@@ -118,4 +119,4 @@ def sent_often(url: str) -> None:
         task.cancel()
         sender.close()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), DEADLINE))

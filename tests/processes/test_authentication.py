@@ -21,11 +21,11 @@ from penstock.attachment.launch import EnvironmentLaunch
 from penstock.connection.handshake import MAGIC, VERSION, Credentials, Handshake, Role, Service
 from penstock.errors import AuthenticationError, EnvironmentLostError
 from penstock.link.calls import GetStatistics
+from penstock.testing import DEADLINE
 
 pytestmark = pytest.mark.processes
 
 HOST = "one"
-PATIENCE = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def door(request: pytest.FixtureRequest, harness: LocalHarness) -> Callable[[], 
 
     def unix() -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(PATIENCE)
+        connection.settimeout(DEADLINE)
         connection.connect(str(harness.launch(HOST).place().socket))
         return connection
 
     def tcp() -> socket.socket:
         host, _, port = commander.address.removeprefix("tcp://").rpartition(":")
-        return socket.create_connection((host, int(port)), PATIENCE)
+        return socket.create_connection((host, int(port)), DEADLINE)
 
     return unix if request.param == "unix" else tcp
 
@@ -94,7 +94,7 @@ def shake(connection: socket.socket, secret: bytes) -> bool:
 
 def still_works(harness: LocalHarness) -> None:
     """The environment answers, holds no stranger's session, and its process is the same."""
-    figures = harness.commander(HOST).ask(GetStatistics(), PATIENCE).figures
+    figures = harness.commander(HOST).ask(GetStatistics(), DEADLINE).figures
     assert figures["segments_in_use"] == 0
     attach(EnvironmentLaunch(harness.application, harness.secret, "", harness.conf, HOST)).close()
     assert Path(f"/proc/{harness.pid(HOST)}").exists()

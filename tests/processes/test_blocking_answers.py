@@ -24,6 +24,7 @@ from penstock.link.calls import GetStatistics
 from penstock.link.commands import ExpirePartitions
 from penstock.settings import Settings
 from penstock.shuffle import EndOfPartition, PartitionKind
+from penstock.testing import DEADLINE
 from penstock.testing.conformance_exchange import (
     ConformanceExchange,
     Producer,
@@ -33,6 +34,7 @@ from penstock.testing.conformance_exchange import (
     rows_of,
 )
 from penstock.testing.waiting import Running, wait_until
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -102,9 +104,9 @@ def test_each_end_is_an_answer_of_its_own(
     failed.writer.close(ValueError("row 17 is bad"))
     view = exchange.host("a")
     view.release_partitions_locally([released.descriptor.partition])
-    harness.commander("a").ask(ExpirePartitions((expired.descriptor.partition,)), 10)
+    harness.commander("a").ask(ExpirePartitions((expired.descriptor.partition,)), DEADLINE)
     for producer in (lost, gone):
-        for path in folder_of(harness, producer).iterdir():
+        for path in listed(folder_of(harness, producer)):
             path.unlink()
     for host in READERS:
         received = exchange.consume([(empty.descriptor, 0, SUBPARTITIONS)], host=host).drain()
@@ -156,9 +158,9 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
     kind = PartitionKind.BLOCKING_SORT_MERGE
     exchange.host("a")
     commander = harness.commander("a")
-    before = commander.ask(GetStatistics(), 10).figures["segments_guaranteed"]
+    before = commander.ask(GetStatistics(), DEADLINE).figures["segments_guaranteed"]
     producer = exchange.produce(WantedPartition(kind, subpartitions=1000))
-    reserved = commander.ask(GetStatistics(), 10).figures["segments_guaranteed"] - before
+    reserved = commander.ask(GetStatistics(), DEADLINE).figures["segments_guaranteed"] - before
     assert reserved == 7 * 128 // 8 // 8  # an eighth of what the whole of 128 segments leaves to sort buffers
     assert exchange.host("a").partitions_occupying_local_resources() == [producer.descriptor.partition]
     schema = pa.schema([("n", pa.int64())])
@@ -167,9 +169,9 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
         producer.writer.write(row, subpartition)
     producer.writer.broadcast(numbers(*range(500)))
     producer.writer.finish()
-    assert commander.ask(GetStatistics(), 10).figures["segments_guaranteed"] == before
-    assert sorted(path.name for path in folder_of(harness, producer).iterdir()) == ["data.0", "index"]
-    size = sum(path.stat().st_size for path in folder_of(harness, producer).iterdir())
+    assert commander.ask(GetStatistics(), DEADLINE).figures["segments_guaranteed"] == before
+    assert sorted(path.name for path in listed(folder_of(harness, producer))) == ["data.0", "index"]
+    size = sum(path.stat().st_size for path in listed(folder_of(harness, producer)))
     assert size < 1 << 20, "a broadcast batch is stored once"
     consumers = [exchange.consume([(producer.descriptor, first, 125)]) for first in range(0, 1000, 125)]
     rows = [sum(end.rows for end in ends_of(consumer.drain()).values()) for consumer in consumers]
@@ -188,19 +190,21 @@ def test_writers_share_the_memory_and_wait_where_there_is_none(
     writing: list[Producer] = []
 
     def left() -> float:
-        figures = commander.ask(GetStatistics(), 10).figures
+        figures = commander.ask(GetStatistics(), DEADLINE).figures
         return float(figures["segments_total"] * 7 // 8 - figures["segments_guaranteed"])
 
     while left() >= LEAST // SEGMENT:
         writing.append(exchange.produce(WantedPartition(kind, subpartitions=20, index=len(writing))))
     writing.append(exchange.prepare(WantedPartition(kind, subpartitions=20, index=len(writing))))
     setting_up = Running(writing[-1].writer.setup)
-    figures = commander.ask(GetStatistics(), 10).figures
+    figures = commander.ask(GetStatistics(), DEADLINE).figures
     assert figures["segments_guaranteed"] <= figures["segments_total"] * 7 / 8
     assert len(writing) > 20
     cancelled = exchange.prepare(WantedPartition(kind, subpartitions=20, index=len(writing)))
     waiting = Running(cancelled.writer.setup)
-    wait_until(lambda: commander.ask(GetStatistics(), 10).figures["partitions"] == len(writing) + 1, "both to wait")
+    wait_until(
+        lambda: commander.ask(GetStatistics(), DEADLINE).figures["partitions"] == len(writing) + 1, "both to wait"
+    )
     exchange.cancel(cancelled.owner)
     assert isinstance(waiting.outcome(), TaskCancelledError)
     assert setting_up.is_alive

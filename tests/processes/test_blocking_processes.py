@@ -22,14 +22,15 @@ from local_harness import LocalHarness
 from penstock.errors import ProducerFailedError
 from penstock.link.calls import GetStatistics
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.testing import DEADLINE
 from penstock.testing.conformance_exchange import ConformanceExchange, WantedPartition
 from penstock.testing.waiting import wait_until
 from task_process import TASK, kill, line
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
 HOST = "one"
-DEADLINE = 60.0
 ROWS = 200_000
 SUBPARTITIONS = 50
 
@@ -45,7 +46,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHar
     harness.commander(HOST)
     yield harness
     harness.close()
-    assert list(tmp_path.glob("disk*/*")) == [], "files are left behind the application"
+    assert listed(tmp_path, "disk*/*") == [], "files are left behind the application"
 
 
 @pytest.fixture
@@ -73,7 +74,10 @@ def task(harness: LocalHarness) -> Iterator[Callable[..., subprocess.Popen[str]]
 def files(tmp_path: Path) -> list[Path]:
     """All files in the directories of the application, which an environment may be removing right now."""
     return [
-        Path(folder) / name for disk in tmp_path.glob("disk*") for folder, _, names in os.walk(disk) for name in names
+        Path(folder) / name
+        for disk in listed(tmp_path, "disk*")
+        for folder, _, names in os.walk(disk)
+        for name in names
     ]
 
 

@@ -29,16 +29,16 @@ from penstock.job.shell.master import JobHandle
 from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 from query_shapes import FEWEST_TASKS, PARTITIONS, SCHEMA, QueryShape, slow
+from underway import children
 
 pytestmark = pytest.mark.processes
 
 SLOTS = FEWEST_TASKS + 1
 CHECKPOINTS = 8 if THOROUGH else 4
-PATIENCE = 90.0
 RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
 SHAPES = {
     "two by key": QueryShape(0, "line", ("key", "key"), (0.0, 0.0), counts=False, timeout=0.0, rescales=False),
@@ -88,7 +88,7 @@ def test_a_checkpoint_holds_no_more_than_the_bound(nursery: Nursery, tmp_path: P
         held = [0.0]
         for kills in range(3):
             seen = checkpoints(handle).completed
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + DEADLINE
             while (found := checkpoints(handle)).completed < seen + CHECKPOINTS // (1 + kills):
                 assert time.monotonic() < deadline, found
                 if found.restarts == kills and found.reports:
@@ -98,12 +98,7 @@ def test_a_checkpoint_holds_no_more_than_the_bound(nursery: Nursery, tmp_path: P
                 with contextlib.suppress(TimeoutError):
                     handle.wait(0.01)
             if kills < 2:
-                kill(min(pid for executor in cluster.launcher.executors for pid in children(executor.pid)))
-                wait_until(lambda: checkpoints(handle).restarts > kills, "a restart", PATIENCE)  # noqa: B023
+                kill(min(children(*(executor.pid for executor in cluster.launcher.executors))))
+                wait_until(lambda: checkpoints(handle).restarts > kills, "a restart")  # noqa: B023
         assert max(held) > 0
         handle.cancel("seen enough")
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(found) for found in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

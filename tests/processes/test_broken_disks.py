@@ -17,15 +17,15 @@ import pytest
 from penstock.errors import JobError
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates
 from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, ProcessCluster, kill
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
-WAIT = 60.0
 MODES = pytest.mark.parametrize("mode", ["blocking", "hybrid"])
 
 
@@ -77,10 +77,10 @@ class Cluster:
     def start(self, mode: str) -> JobHandle:
         """A job of this mode, held in the phase `writing`."""
         handle = self.cluster.submit(gated.stream(self.gates, mode))
-        wait_until(lambda: self.gates.pids("p0") and self.gates.pids("p1"), "both producers write", WAIT)
+        wait_until(lambda: self.gates.pids("p0") and self.gates.pids("p1"), "both producers write")
         if mode == "hybrid":
             found = [Path(each) for each in self.cluster.conf["spark.penstock.blocking.directories"].split(",")]
-            wait_until(lambda: sum(len(files(each)) for each in found) >= 2, "both are stored", WAIT)
+            wait_until(lambda: sum(len(files(each)) for each in found) >= 2, "both are stored")
         return handle
 
     def check(self, finished: FinishedJob) -> list[str]:
@@ -102,7 +102,7 @@ def make(nursery: Nursery, tmp_path: Path) -> Iterator[list[Cluster]]:
 
 def files(folder: Path) -> list[Path]:
     """The things that lie there but folders."""
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in listed(folder, "**/*") if path.is_file()]
 
 
 @MODES
@@ -118,7 +118,7 @@ def test_a_job_goes_on_in_the_other_directory(
         kill(cluster.gates.pids("p0")[0])
     fill(disks[0])
     cluster.gates.open_all()
-    causes = cluster.check(handle.wait(WAIT))
+    causes = cluster.check(handle.wait(DEADLINE))
     assert killed or any("the disk is full" in cause for cause in causes)
 
 
@@ -133,10 +133,10 @@ def test_where_the_only_disk_is_full_the_job_fails_soon_and_says_so(
     other = fill(disks[0])
     cluster.gates.open_all()
     with pytest.raises(JobError) as caught:
-        handle.wait(WAIT)
+        handle.wait(DEADLINE)
     for part in ("the disk is full", str(disks[0]), "blocking.directories", "there is no other directory or host"):
         assert part in str(caught.value)
-    wait_until(lambda: files(disks[0]) == [other], "the space is given back", WAIT)
+    wait_until(lambda: files(disks[0]) == [other], "the space is given back")
 
 
 @MODES
@@ -151,7 +151,7 @@ def test_a_directory_that_is_removed_costs_what_lay_there(
     handle = cluster.start(mode)
     shutil.rmtree(directories[0])
     cluster.gates.open_all()
-    cluster.check(handle.wait(WAIT))
+    cluster.check(handle.wait(DEADLINE))
 
 
 @MODES
@@ -163,10 +163,10 @@ def test_a_directory_that_takes_no_files_any_more_is_left_out(
     cluster = Cluster(nursery, tmp_path, *directories)
     make.append(cluster)
     handle = cluster.start(mode)
-    wait_until(lambda: any(directories[0].glob("penstock-*")), "the folder is there", WAIT)
-    (folder,) = directories[0].glob("penstock-*")
+    wait_until(lambda: any(listed(directories[0], "penstock-*")), "the folder is there")
+    (folder,) = listed(directories[0], "penstock-*")
     folder.rename(tmp_path / "aside")
     folder.symlink_to("/proc/self")
     cluster.gates.open_all()
-    cluster.check(handle.wait(WAIT))
+    cluster.check(handle.wait(DEADLINE))
     folder.unlink()

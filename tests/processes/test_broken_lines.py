@@ -21,13 +21,13 @@ from penstock.job.query_storage import QueryStorage
 from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
-WAIT = 60.0
 ROWS, RATE = 6_000, 4_000
 
 
@@ -60,7 +60,7 @@ def test_a_connection_that_breaks_costs_no_row_and_no_restart(
     gates.open_all()
     cut.proxy.wait_refused(6)
     cut.proxy.mend()
-    cut.check(handle.wait(WAIT))
+    cut.check(handle.wait(DEADLINE))
     assert cut.cluster.attached() == known, "the environments live, with all that they hold"
 
 
@@ -73,7 +73,7 @@ def test_many_short_cuts_cost_nothing(cut: CutCluster, tmp_path: Path) -> None:
         cut.proxy.wait_refused(1)
         cut.proxy.mend()
     gates.open_all()
-    cut.check(handle.wait(WAIT))
+    cut.check(handle.wait(DEADLINE))
 
 
 def test_a_connection_that_says_nothing_any_more_is_made_anew(nursery: Nursery, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_connection_that_says_nothing_any_more_is_made_anew(nursery: Nursery, 
         gates, handle = cut.reach(tmp_path, "pipelined", "writing")
         cut.proxy.silence()
         gates.open_all()
-        cut.check(handle.wait(WAIT))
+        cut.check(handle.wait(DEADLINE))
     finally:
         cut.close()
 
@@ -95,10 +95,10 @@ def test_beyond_the_lease_the_environment_ends_and_the_job_runs_again(nursery: N
         gates, handle = cut.reach(tmp_path, "pipelined", "writing")
         known = cut.cluster.attached()
         cut.proxy.cut()
-        wait_until(lambda: not cut.cluster.attached(), "the driver gives them up", WAIT)
+        wait_until(lambda: not cut.cluster.attached(), "the driver gives them up")
         cut.proxy.mend()
         gates.open_all()
-        cut.check(handle.wait(WAIT), restarts=True)
+        cut.check(handle.wait(DEADLINE), restarts=True)
         assert not cut.cluster.attached() & known
     finally:
         cut.close()
@@ -116,14 +116,12 @@ def test_a_query_goes_on_through_cuts_and_commits_each_row_once(cut: CutCluster,
     storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
     settings = replace(cut.cluster.settings, restart=RestartSettings("none"))
     handle = cut.cluster.submit_graph(graph, 8, settings, storage)
-    wait_until(
-        lambda: (tmp_path / "checkpoints").exists() and any((tmp_path / "output").glob("*")), "it commits", WAIT
-    )
+    wait_until(lambda: (tmp_path / "checkpoints").exists() and any(listed(tmp_path / "output", "*")), "it commits")
     for _ in range(6):
         cut.proxy.cut()
         cut.proxy.wait_refused(2)
         cut.proxy.mend()
-    handle.wait(WAIT)
+    handle.wait(DEADLINE)
     table = pq.read_table(tmp_path / "output")
     assert sorted(table["value"].to_pylist()) == list(range(ROWS))
     assert pc.max(table["n"]).as_py() == 1

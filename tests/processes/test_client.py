@@ -42,6 +42,7 @@ from penstock.errors import (
     TaskCancelledError,
     VersionError,
 )
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
 from remote_cluster import USER, RemoteCluster
 
@@ -79,7 +80,7 @@ class Place:
 
     def wait_for_no_more_than(self, there: list[Path]) -> None:
         """Wait until the service has no partitions or merged files but these."""
-        wait_until(lambda: set(self.files()) <= set(there), "new files to go", 20.0)
+        wait_until(lambda: set(self.files()) <= set(there), "new files to go")
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +176,7 @@ def test_a_name_outlives_its_application(place: Place) -> None:
         assert first.num_rows + read.read_all().num_rows == MANY
         with service.write("left", SCHEMA):
             pass
-    wait_until(lambda: len(set(place.files()) - set(there)) <= 1, "the rows to go", 20.0)
+    wait_until(lambda: len(set(place.files()) - set(there)) <= 1, "the rows to go")
 
 
 def test_two_who_give_one_name_at_once(remote: RemoteCluster) -> None:
@@ -191,12 +192,12 @@ def test_two_who_give_one_name_at_once(remote: RemoteCluster) -> None:
                     for half in (0, 1):
                         writer.write(rows(1000, 10_000 * (8 * turn + 2 * number + half)), partition=half)
                     if not turn:
-                        begin.wait(30)
+                        begin.wait(DEADLINE)
 
     def reads() -> set[int]:
         found = set()
         with connect() as service:
-            begin.wait(30)
+            begin.wait(DEADLINE)
             for _ in range(8):
                 with contextlib.suppress(PartitionReleasedError, PartitionNotProducedError):
                     table = service.read("contested").read_all()
@@ -207,8 +208,8 @@ def test_two_who_give_one_name_at_once(remote: RemoteCluster) -> None:
         writers = [pool.submit(writes, number) for number in (0, 1)]
         seen = pool.submit(reads)
         for writer in writers:
-            writer.result(60)
-        assert seen.result(60) <= {2000}
+            writer.result(DEADLINE)
+        assert seen.result(DEADLINE) <= {2000}
     with connect() as service:
         last = ids(service.read("contested"))
         number = last[0] // 20_000 % 4
@@ -216,7 +217,7 @@ def test_two_who_give_one_name_at_once(remote: RemoteCluster) -> None:
         assert last == [*range(last[0], last[0] + 1000), *range(last[0] + 10_000, last[0] + 11_000)]
         with service.write("contested", SCHEMA):
             pass
-    wait_until(lambda: set(remote.files()) <= set(there), "the rows to go", 20.0)
+    wait_until(lambda: set(remote.files()) <= set(there), "the rows to go")
 
 
 def test_another_process_takes_part(place: Place) -> None:
@@ -225,7 +226,7 @@ def test_another_process_takes_part(place: Place) -> None:
     with place.connect(application="joined") if "key" in place.options else place.connect() as service:
         access = pickle.dumps(service.access).hex()
         ran = subprocess.run(
-            [sys.executable, "-c", client_scripts.JOINED, access], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", client_scripts.JOINED, access], capture_output=True, text=True, timeout=DEADLINE
         )
         assert ran.returncode == 0, ran.stderr
         theirs: client.Part = pickle.loads(bytes.fromhex(ran.stdout))  # noqa: S301 - our own
@@ -437,7 +438,7 @@ def test_a_killed_writer_s_rows_go_from_a_remote_service_with_the_lease(tmp_path
         with _half_written(json.dumps(words)) as writer:
             wait_until(cluster.files, "rows to come")
             writer.kill()
-        wait_until(lambda: not cluster.files(), "the lease to end", 30.0)
+        wait_until(lambda: not cluster.files(), "the lease to end")
     finally:
         cluster.close()
 
@@ -457,7 +458,7 @@ def test_a_killed_writer_s_rows_go_while_its_application_lives(tmp_path: Path) -
             with service.write_part(SCHEMA) as part:
                 part.write(rows(10))
             there = cluster.files()
-            wait_until(lambda: len(cluster.files()) < len(there), "the lease to end", 30.0)
+            wait_until(lambda: len(cluster.files()) < len(there), "the lease to end")
             assert ids(service.read_parts([part.finish()])) == list(range(10))
     finally:
         cluster.close()

@@ -22,6 +22,7 @@ from effort import THOROUGH
 from external_process import ExternalProcess
 from penstock import client
 from penstock.connection.sockets import KEEPALIVE
+from penstock.testing import DEADLINE
 from remote_cluster import RemoteCluster
 from slow_disks import slow_disk
 
@@ -59,7 +60,10 @@ class Service:
 def external(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A host service."""
     process = ExternalProcess(tmp_path_factory.mktemp("external"), "--reserve", "1m")
-    conf = {"spark.penstock.external.port": str(process.port), "spark.penstock.external.retryTimeout": "90s"}
+    conf = {
+        "spark.penstock.external.port": str(process.port),
+        "spark.penstock.external.retryTimeout": f"{DEADLINE:g}s",
+    }
     yield Service(str(process.socket), {"conf": conf})
     process.close()
 
@@ -68,7 +72,7 @@ def external(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A manager and a worker with so little memory that a client which stands still could take it all."""
     cluster = RemoteCluster(tmp_path_factory.mktemp("remote"), 1, ["--memory", "16m"])
-    conf = {"spark.penstock.remote.retryTimeout": "90s"}
+    conf = {"spark.penstock.remote.retryTimeout": f"{DEADLINE:g}s"}
     yield Service(cluster.manager.address, {"key": cluster.keys.read_text().strip(), "conf": conf})
     cluster.close()
 
@@ -95,7 +99,7 @@ def test_a_client_that_stands_still_holds_up_nobody(service: Service, phase: str
                 service.round_trip()
             paced.send_signal(signal.SIGCONT)
             paced.stdout.read()
-            assert paced.wait(120) == 0
+            assert paced.wait(DEADLINE) == 0
         finally:
             paced.kill()
 
@@ -106,6 +110,6 @@ def test_a_client_with_a_slow_disk_gets_its_rows(external: Service, tmp_path: Pa
         try:
             assert paced.stdout is not None
             assert paced.stdout.read().count("writing") == 64
-            assert paced.wait(120) == 0
+            assert paced.wait(DEADLINE) == 0
         finally:
             paced.kill()

@@ -14,6 +14,7 @@ from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch, start_early
 from penstock.errors import EnvironmentLostError
 from penstock.link.commands import Shutdown
+from penstock.testing import DEADLINE
 
 
 def test_tasks_find_the_environment_that_a_driver_started(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_tasks_find_the_environment_that_a_driver_started(tmp_path: Path) -> Non
         ended = os.pidfd_open(pid)
         assert f"SPARK_LOCAL_DIRS={tmp_path}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     finally:
-        attachment.ask(Shutdown(), 10)
+        attachment.ask(Shutdown(), DEADLINE)
         attachment.close()
     wait_for_end(ended)
 

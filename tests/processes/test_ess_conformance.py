@@ -16,6 +16,7 @@ from ess_process import EssProcess
 from penstock.services.spark_ess import SparkEssShuffleService
 from penstock.services.spark_ess.engine import SEGMENTS
 from penstock.testing.conformance import ShuffleServiceConformance
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -49,8 +50,8 @@ def application(ess: EssProcess, cipher: str) -> Iterator[EssHarness]:
     harness = EssHarness(ess, "app-20260101-0001", conf)
     yield harness
     harness.close()
-    assert not list(ess.folder.glob("*/*/penstock/*/shuffle_*"))
-    assert not list(ess.folder.glob("*/*/penstock/*writing-*"))
+    assert not listed(ess.folder, "*/*/penstock/*/shuffle_*")
+    assert not listed(ess.folder, "*/*/penstock/*writing-*")
 
 
 class TestSparkEss(ShuffleServiceConformance):

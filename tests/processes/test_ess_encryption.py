@@ -28,6 +28,7 @@ from penstock.services.spark_ess.messages import ask_folders
 from penstock.services.spark_ess.session import Login, Session
 from penstock.settings import Settings
 from penstock.shuffle import PartitionKind
+from penstock.testing import DEADLINE
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, Consumer, Producer, WantedPartition
 
 pytestmark = pytest.mark.processes
@@ -77,7 +78,7 @@ def make(ess: EssProcess, told: tuple[int, str], request: pytest.FixtureRequest)
 
         def made(**conf: str) -> tuple[EssHarness, ConformanceExchange, FlippingProxy]:
             words = {"secret": SECRET, "cipher": cipher, "engineVersion": str(version)}
-            words |= {"retryTimeout": "60s", **conf}
+            words |= {"retryTimeout": f"{DEADLINE:g}s", **conf}
             harness = EssHarness(
                 ess,
                 f"{request.node.name}-{next(numbers)}",
@@ -170,7 +171,7 @@ def asked(ess: EssProcess, access: Access, login: Login | None = None) -> None:
     """Ask something, on a connection of its own; returns when the answer is there."""
     session = Session(login or access.login(), 1 << 20)
     session.ask(ask_folders(access.application, "nobody"))
-    wire, end = Wire(("127.0.0.1", ess.port), session), time.monotonic() + 60
+    wire, end = Wire(("127.0.0.1", ess.port), session), time.monotonic() + DEADLINE
     try:
         while not wire.move():
             assert time.monotonic() < end

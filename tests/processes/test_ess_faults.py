@@ -32,11 +32,13 @@ from penstock.shuffle import (
     ShuffleDescriptor,
     ShuffleMasterContext,
 )
+from penstock.testing import DEADLINE
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
 from penstock.testing.waiting import Running
 from small_disks import small_disk
 from stored_rows import BATCHES, KIND, ROWS, rows_left, written
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -56,7 +58,7 @@ def ess(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EssProcess]:
 @pytest.fixture
 def service(ess: EssProcess, request: pytest.FixtureRequest) -> Iterator[EssHarness]:
     """An application of the test's own, whose readers wait for a service as long as one takes to start."""
-    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.retryTimeout": "60s"}
+    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.retryTimeout": f"{DEADLINE:g}s"}
     harness = EssHarness(ess, request.node.name, conf)
     yield harness
     harness.close()
@@ -83,7 +85,7 @@ def test_a_restart_in_mid_data_is_waited_out(tmp_path: Path, remembers: bool) ->
     A service without its database has forgotten that, and the partition is lost.
     """
     process = EssProcess(tmp_path, {"spark.shuffle.service.db.enabled": str(remembers).lower()})
-    harness = EssHarness(process, "restarted", {"spark.penstock.ess.retryTimeout": "60s"})
+    harness = EssHarness(process, "restarted", {"spark.penstock.ess.retryTimeout": f"{DEADLINE:g}s"})
     exchange = ConformanceExchange(harness, asyncio.run)
     try:
         producer = written(exchange)
@@ -93,9 +95,9 @@ def test_a_restart_in_mid_data_is_waited_out(tmp_path: Path, remembers: bool) ->
         rest = Running(lambda: rows_left(consumer))
         process.start()
         if remembers:
-            assert first + int(str(rest.join(60))) == ROWS * BATCHES
+            assert first + int(str(rest.join(DEADLINE))) == ROWS * BATCHES
         else:
-            error = rest.outcome(60)
+            error = rest.outcome(DEADLINE)
             assert isinstance(error, PartitionLostError)
             assert "not registered" in str(error)
         exchange.close()
@@ -219,7 +221,7 @@ def test_another_secret_gets_nothing(ess: EssProcess, exchange: ConformanceExcha
 
 def test_a_service_that_does_not_encrypt_is_named(ess: EssProcess) -> None:
     """Nothing falls back to plain text: whoever is told to encrypt hears that the service does not."""
-    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.retryTimeout": "60s"}
+    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.retryTimeout": f"{DEADLINE:g}s"}
     conf["spark.penstock.ess.cipher"] = "AES/CTR/NoPadding"
     harness = EssHarness(ess, "encrypts", conf)
     exchange = ConformanceExchange(harness, asyncio.run)
@@ -236,13 +238,13 @@ def test_files_go_with_the_release_and_marks_with_the_job(service: EssHarness, e
         assert path.exists()
         asyncio.run(service.master.release_partition_externally(producer.descriptor))
         assert not path.exists()
-        marks = list(path.parent.parent.glob("*/shuffle_*"))
+        marks = listed(path.parent.parent, "*/shuffle_*")
         assert len(marks) == 2
         kept = exchange.produce(WantedPartition(KIND, dataset=dataset, index=1))
         kept.writer.finish()
     assert file_of(service, kept.descriptor).exists(), "a result outlives its job"
     asyncio.run(service.master.release_partition_externally(kept.descriptor))
-    assert not list(path.parent.parent.glob("*/shuffle_*"))
+    assert not listed(path.parent.parent, "*/shuffle_*")
 
 
 def test_a_host_without_a_service_says_so(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from penstock.cli import main
 from penstock.errors import JobError, SettingError
 from penstock.job.shell.history import replayed
 from penstock.observe import read_events
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture.gates import Gates, stream
 from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, ProcessCluster
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -37,11 +38,11 @@ def log_of(folder: Path, job: str) -> Path:
     """The log of a job, once that is whole."""
 
     def is_whole() -> bool:
-        found = list((folder / "logs").glob(f"*-{job}.jsonl"))
+        found = listed(folder / "logs", f"*-{job}.jsonl")
         return bool(found) and any(event["event"] == "job_ended" for event in read_events(found[0]))
 
     wait_until(is_whole, f"the log of {job} is whole")
-    (path,) = (folder / "logs").glob(f"*-{job}.jsonl")
+    (path,) = listed(folder / "logs", f"*-{job}.jsonl")
     return path
 
 
@@ -52,7 +53,7 @@ def test_a_finished_job_is_replayed_with_equal_figures(
     gates = Gates(str(tmp_path))
     gates.open_all()
     handle = cluster.submit(stream(gates, "blocking"))
-    result = handle.wait(60).result
+    result = handle.wait(DEADLINE).result
     path = log_of(tmp_path, handle.job)
     again = replayed(path)
     assert again == result
@@ -75,7 +76,7 @@ def test_a_job_that_fails_has_a_log_too(cluster: ProcessCluster, tmp_path: Path)
     Gates(str(tmp_path)).open_all()
     handle = cluster.submit(failing)
     with pytest.raises(JobError):
-        handle.wait(60)
+        handle.wait(DEADLINE)
     path = log_of(tmp_path, handle.job)
     (end,) = [event for event in read_events(path) if event["event"] == "job_ended"]
     assert "no good" in end["error"]

@@ -35,10 +35,11 @@ from penstock.job.shell.master import JobHandle
 from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
-from penstock.testing import wait_until
-from penstock_torture.process_launcher import Executor, Nursery
+from penstock.testing import DEADLINE, wait_until
+from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster, give_way, kill
 from query_shapes import PARTITIONS, QueryShape, rows_given
+from underway import children, listed
 
 pytestmark = pytest.mark.processes
 
@@ -54,8 +55,6 @@ GRID_ROWS = 4_000
 RATE = 10_000
 SLOTS = 8
 RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
-PATIENCE = 90.0
-"""Seconds for a step of a test that several processes have to take on a busy machine."""
 VICTIMS = ("task", "task", "task", "environment", "executor", "driver")
 
 
@@ -148,19 +147,11 @@ def committed(places: Places) -> tuple[int, int]:
     return ROWS - distinct, doubled
 
 
-def workers(executor: Executor) -> list[int]:
-    """The processes that an executor has forked."""
-    path = Path(f"/proc/{executor.pid}/task/{executor.pid}/children")
-    with contextlib.suppress(OSError):
-        return [int(pid) for pid in path.read_text().split()]
-    return []
-
-
 def strike(victim: str, cluster: ProcessCluster, chance: random.Random) -> None:
     """Kill one of these, whichever chance says."""
     executors = [executor for executor in cluster.launcher.executors if not executor.is_dead]
     if victim == "task":
-        found = sorted(pid for executor in executors for pid in workers(executor))
+        found = children(*(executor.pid for executor in executors))
         if found:
             kill(chance.choice(found))
     elif victim == "environment":
@@ -190,7 +181,7 @@ def test_every_number_once_through_kills(
             give_way(former, lambda: committed(places) == (0, 0))
         else:
             strike(victim, clusters[-1], chance)
-    handle.wait(60)
+    handle.wait(DEADLINE)
     assert committed(places) == (0, 0)
 
 
@@ -250,13 +241,13 @@ def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nurs
     rows = GRID_ROWS
     handle = start_shape(clusters[-1], shape, places, None if shape.rescales else rows, chance)
     if shape.rescales:
-        wait_until(lambda: any(places.checkpoints.glob("chk-*/_metadata")), "a checkpoint is complete")
+        wait_until(lambda: any(listed(places.checkpoints, "chk-*/_metadata")), "a checkpoint is complete")
         strike("task", clusters[-1], chance)
         with contextlib.suppress(TimeoutError):
             handle.wait(chance.uniform(0.05, 0.3))
         handle.cancel("its driver is gone")
         with pytest.raises(JobCancelledError):
-            handle.wait(30)
+            handle.wait(DEADLINE)
         rows = max(rows, rows_given(str(places.checkpoints)))
         places = through_savepoint(places) if seed % 2 else places
         clusters.append(ProcessCluster(nursery))
@@ -278,7 +269,7 @@ def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nurs
             give_way(former, lambda places=places, rows=rows: shape.faults(places.output, rows) == [])
         else:
             strike(victim, clusters[-1], chance)
-    handle.wait(60)
+    handle.wait(DEADLINE)
     assert shape.faults(places.output, rows) == [], shape
 
 
@@ -288,12 +279,12 @@ def test_rows_come_again_where_nothing_is_restored(
     """The check sees what it is for: a driver that goes on without the checkpoints doubles what was committed."""
     places = Places(tmp_path / "checkpoints", tmp_path / "output")
     handle = start(clusters[-1], places)
-    wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+    wait_until(lambda: any(listed(places.output, "part-*")), "rows were committed")
     handle.cancel("its driver is gone")
     with pytest.raises(JobCancelledError):
-        handle.wait(30)
+        handle.wait(DEADLINE)
     clusters.append(ProcessCluster(nursery))
-    start(clusters[-1], replace(places, checkpoints=tmp_path / "elsewhere")).wait(60)
+    start(clusters[-1], replace(places, checkpoints=tmp_path / "elsewhere")).wait(DEADLINE)
     lost, doubled = committed(places)
     assert lost == 0
     assert doubled > 0
@@ -303,7 +294,7 @@ def test_a_location_that_is_away_for_a_while_costs_nothing(clusters: list[Proces
     """It goes, a task is killed, so nobody can read what to begin with; it comes back: 0 lost, 0 doubled."""
     places = Places(tmp_path / "checkpoints", tmp_path / "output")
     handle = start(clusters[-1], places)
-    wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+    wait_until(lambda: any(listed(places.output, "part-*")), "rows were committed")
     places.checkpoints.rename(tmp_path / "away")
     places.checkpoints.symlink_to(tmp_path / "nowhere")
     job = handle.job
@@ -311,7 +302,7 @@ def test_a_location_that_is_away_for_a_while_costs_nothing(clusters: list[Proces
     wait_until(lambda: len(clusters[-1].trace(job, "restart")) > 1, "it was tried again")
     places.checkpoints.unlink()
     (tmp_path / "away").rename(places.checkpoints)
-    handle.wait(60)
+    handle.wait(DEADLINE)
     assert committed(places) == (0, 0)
 
 
@@ -321,19 +312,19 @@ def test_a_damaged_state_gives_way_to_the_one_before(
     """A bit of the newest checkpoint is wrong, as only the task that reads it finds: a warning, and nothing lost."""
     places = Places(tmp_path / "checkpoints", tmp_path / "output")
     handle = start(clusters[-1], places)
-    wait_until(lambda: len(list(places.checkpoints.glob("chk-*/_metadata"))) > 1, "two checkpoints are kept")
+    wait_until(lambda: len(listed(places.checkpoints, "chk-*/_metadata")) > 1, "two checkpoints are kept")
     handle.cancel("its driver is gone")
     with pytest.raises(JobCancelledError):
-        handle.wait(30)
-    newest = max(places.checkpoints.glob("chk-*/_metadata")).parent
-    part = max((path for path in newest.iterdir() if path.name != "_metadata"), key=lambda path: path.stat().st_size)
+        handle.wait(DEADLINE)
+    newest = max(listed(places.checkpoints, "chk-*/_metadata")).parent
+    part = max((path for path in listed(newest) if path.name != "_metadata"), key=lambda path: path.stat().st_size)
 
     def harm() -> None:
         data = part.read_bytes()
         part.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
     clusters.append(ProcessCluster(nursery))
-    start(clusters[-1], places, claimed=harm).wait(60)
+    start(clusters[-1], places, claimed=harm).wait(DEADLINE)
     assert committed(places)[0] == 0
     assert f"{newest.name}/{part.name}" in caplog.text
     assert "can't be restored from" in caplog.text
@@ -346,7 +337,7 @@ def held(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
         for batch in batches:
             if (folder / "hold").exists():
                 (folder / "held").write_text(str(os.getpid()))
-                wait_until(lambda: not (folder / "hold").exists(), "the test goes on", PATIENCE)
+                wait_until(lambda: not (folder / "hold").exists(), "the test goes on")
             yield batch
 
     return standing
@@ -355,9 +346,9 @@ def held(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
 def files_of_checkpoints(places: Places) -> list[list[str]]:
     """Of each checkpoint that is there the kinds of its files: `host`, `_metadata`, or a task's name."""
     found = []
-    for folder in places.checkpoints.glob("chk-*"):
+    for folder in listed(places.checkpoints, "chk-*"):
         with contextlib.suppress(FileNotFoundError):
-            found.append(sorted(path.name.partition("-")[0] for path in folder.iterdir()))
+            found.append(sorted(path.name.partition("-")[0] for path in listed(folder)))
     return found
 
 
@@ -370,23 +361,19 @@ def test_tasks_of_a_host_share_a_file_and_one_that_dies_spoils_no_checkpoint(
     with contextlib.closing(ProcessCluster(nursery, executors=1)) as cluster:
         stream = stream.mapInArrow(held(tmp_path), stream.schema)
         handle = submitted(cluster, stream, places, streaming(places, unaligned=True))
-        wait_until(
-            lambda: ["_metadata", "host"] in files_of_checkpoints(places), "a checkpoint is one file", PATIENCE
-        )
+        wait_until(lambda: ["_metadata", "host"] in files_of_checkpoints(places), "a checkpoint is one file")
         (tmp_path / "hold").touch()
-        wait_until((tmp_path / "held").exists, "a task stands still", PATIENCE)
-        wait_until(lambda: ["host"] in files_of_checkpoints(places), "the others have handed over", PATIENCE)
-        before = max(places.checkpoints.glob("chk-*/_metadata"))
+        wait_until((tmp_path / "held").exists, "a task stands still")
+        wait_until(lambda: ["host"] in files_of_checkpoints(places), "the others have handed over")
+        before = max(listed(places.checkpoints, "chk-*/_metadata"))
         (executor,) = cluster.launcher.executors
-        kill(next(pid for pid in workers(executor) if str(pid) != (tmp_path / "held").read_text()))
+        kill(next(pid for pid in children(executor.pid) if str(pid) != (tmp_path / "held").read_text()))
         (tmp_path / "hold").unlink()
-        wait_until(
-            lambda: max(places.checkpoints.glob("chk-*/_metadata"), default=before) > before, "it goes on", PATIENCE
-        )
-        wait_until(lambda: any(places.output.glob("part-*")), "rows were committed", PATIENCE)
+        wait_until(lambda: max(listed(places.checkpoints, "chk-*/_metadata"), default=before) > before, "it goes on")
+        wait_until(lambda: any(listed(places.output, "part-*")), "rows were committed")
         handle.cancel("that was all")
         with pytest.raises(JobCancelledError):
-            handle.wait(30)
+            handle.wait(DEADLINE)
     table = pq.read_table(places.output)
     assert table.num_rows == len(pc.unique(table["value"])) == pc.sum(table["n"]).as_py()
 
@@ -395,7 +382,7 @@ def test_at_least_once_loses_nothing(clusters: list[ProcessCluster], tmp_path: P
     """Barriers that stop no channel: rows may count twice after a kill, and none is missing."""
     places = Places(tmp_path / "checkpoints", tmp_path / "output")
     handle = start(clusters[-1], places, "at_least_once")
-    wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+    wait_until(lambda: any(listed(places.output, "part-*")), "rows were committed")
     strike("task", clusters[-1], random.Random(1))
-    handle.wait(60)
+    handle.wait(DEADLINE)
     assert committed(places)[0] == 0

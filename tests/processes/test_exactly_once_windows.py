@@ -35,8 +35,10 @@ from penstock.job.shell.master import JobHandle
 from penstock.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
+from penstock.testing import DEADLINE
 from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster, give_way, kill
+from underway import children
 
 pytestmark = pytest.mark.processes
 
@@ -122,13 +124,8 @@ def strike(victim: str, cluster: ProcessCluster, chance: random.Random) -> None:
     """Kill one of these."""
     executors = [executor for executor in cluster.launcher.executors if not executor.is_dead]
     if victim == "task":
-        paths = [Path(f"/proc/{executor.pid}/task/{executor.pid}/children") for executor in executors]
-        found: list[int] = []
-        for path in paths:
-            with contextlib.suppress(OSError):
-                found += [int(pid) for pid in path.read_text().split()]
-        if found:
-            kill(chance.choice(sorted(found)))
+        if found := children(*(executor.pid for executor in executors)):
+            kill(chance.choice(found))
     elif victim == "environment":
         if attached := sorted(cluster.attached()):
             kill(chance.choice(attached))
@@ -214,5 +211,5 @@ def test_each_window_and_each_pair_once_through_kills(nursery: Nursery, tmp_path
                 give_way(former, lambda: published(tmp_path, kind) == expected(kind))
             else:
                 strike(victim, clusters[-1], chance)
-        handle.wait(60)
+        handle.wait(DEADLINE)
         assert published(tmp_path, kind) == expected(kind)

@@ -43,6 +43,7 @@ from penstock.external.requests import BeginPartition, EndApplication, FindRange
 from penstock.services.external.client import call
 from penstock.services.external.host_line import HostLine
 from penstock.settings import Settings
+from penstock.testing import DEADLINE
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
 from penstock.testing.waiting import Running, wait_until
@@ -106,7 +107,7 @@ def test_what_was_committed_is_served_after_any_end(tmp_path: Path) -> None:
         rest = Running(lambda: rows_left(consumer))
         assert len(service.folders()) == 2
         service.start()
-        assert first + int(str(rest.join(60))) == ROWS * BATCHES
+        assert first + int(str(rest.join(DEADLINE))) == ROWS * BATCHES
         assert service.folders() == [file_of(service).parent]
         with pytest.raises(StorageError, match="has gone while a partition was written"):
             half.writer.finish()
@@ -454,7 +455,7 @@ def test_many_applications_come_and_go(hosts: ExternalHarness) -> None:
     address = f"tcp://127.0.0.1:{service.port}"
     commands = [[sys.executable, "-c", CLIENT, str(service.socket), address, f"app{n}"] for n in range(CLIENTS)]
     clients = [subprocess.Popen(command) for command in commands]
-    assert [client.wait(300) for client in clients] == [0] * CLIENTS
+    assert [client.wait(DEADLINE) for client in clients] == [0] * CLIENTS
     wait_until(lambda: not service.folders(), "the files to be removed")
     assert psutil.Process(service.pid).memory_info().rss - before < 24 << 20
 

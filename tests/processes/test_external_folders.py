@@ -17,9 +17,11 @@ from external_process import ExternalProcess
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import EndApplication
 from penstock.services.external.client import call
+from penstock.testing import DEADLINE
 from penstock.testing.conformance_exchange import ConformanceExchange
 from penstock.testing.waiting import Running, wait_until
 from stored_rows import BATCHES, ROWS, rows_left, written
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -54,7 +56,7 @@ def exchange(host: ExternalHarness) -> Iterator[ConformanceExchange]:
 def refused(*options: str) -> str:
     """The words of a service that does not start."""
     command = [sys.executable, "-m", "penstock.cli", "service", "external", "--host", "127.0.0.1", *options]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert found.returncode == 2, found
     return found.stderr
 
@@ -65,7 +67,7 @@ def test_each_folder_and_the_socket_have_one_service(
     """A second service is refused, whichever folder it shares, and removes nothing of the first one's."""
     service, second = host.host("a"), tmp_path / "second"
     producers = [written(exchange, 4, index=index) for index in range(4)]
-    held = [*service.folders(), *second.glob("data/??/*")]
+    held = [*service.folders(), *listed(second, "data/??/*")]
     assert len(held) == 4
     for folder in (service.folder, second):
         other = str(tmp_path / f"other-{folder.name}")
@@ -93,7 +95,9 @@ def test_a_copy_of_a_folder_is_a_service_of_its_own(
     copy = ExternalProcess(places[0], "--dir", str(places[1]), "--reserve", "1m")
     try:
         call(ApplicationKey.of("folders", SECRET), f"tcp://127.0.0.1:{copy.port}", [EndApplication()], 60.0)
-        wait_until(lambda: not [*places[0].glob("data/??/*"), *places[1].glob("data/??/*")], "the copy to be empty")
+        wait_until(
+            lambda: not [*listed(places[0], "data/??/*"), *listed(places[1], "data/??/*")], "the copy to be empty"
+        )
     finally:
         copy.close()
     assert rows_left(exchange.consume([(producer.descriptor, 0, 4)], host="a")) == 4 * ROWS
@@ -116,7 +120,7 @@ def test_reads_go_on_over_kills_and_another_time(
             patched.setenv("PYTHONPATH", str(tmp_path / "seam"), prepend=":")
             service.start()
     rest = Running(lambda: rows_left(consumer))
-    assert rows + int(str(rest.join(120.0))) == ROWS * BATCHES
+    assert rows + int(str(rest.join(DEADLINE))) == ROWS * BATCHES
     assert "all of it goes" not in service.log.read_text()
 
 
@@ -136,7 +140,6 @@ def test_a_lease_does_not_end_during_a_read(host: ExternalHarness, exchange: Con
         wait_until(
             lambda times=times: service.log.read_text().count("nobody has heard of other") == times,  # type: ignore[misc]
             "another lease to end",
-            60.0,
         )
     assert rows + rows_left(consumer) == ROWS * BATCHES
     theirs.close()

@@ -19,6 +19,7 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import EndApplication
 from penstock.services.external.client import call
 from penstock.services.external.lending import OPEN_FILES
+from penstock.testing import DEADLINE
 from penstock.testing.conformance_exchange import ConformanceExchange
 from penstock.testing.waiting import Running, wait_until
 from stored_rows import BATCHES, ROWS, cut, flip, rows_left, written
@@ -61,7 +62,7 @@ def given(metrics_port: int) -> Callable[[], dict[str, int]]:
     sample = re.compile(r'^penstock_external_given_bytes_total\{.*way="(\w+)".*\} (\S+)$', re.MULTILINE)
 
     def now() -> dict[str, int]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=DEADLINE) as answer:
             return {way: int(float(value)) for way, value in sample.findall(answer.read().decode())}
 
     before = now()
@@ -121,7 +122,7 @@ def test_the_rest_is_fetched_when_the_service_was_killed(tmp_path: Path) -> None
         service.kill()
         rest = Running(lambda: rows_left(consumer))
         service.start()
-        assert first + int(str(rest.join(60))) == ROWS * BATCHES
+        assert first + int(str(rest.join(DEADLINE))) == ROWS * BATCHES
         assert rows_left(exchange.consume([(producer.descriptor, 0, 4)])) == ROWS * BATCHES
     finally:
         exchange.close()

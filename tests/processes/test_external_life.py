@@ -21,6 +21,7 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import BeginPartition
 from penstock.services.external.host_line import HostLine
 from penstock.shuffle import DatasetId, PartitionId
+from penstock.testing import DEADLINE
 from source import ROOT
 
 pytestmark = pytest.mark.processes
@@ -30,7 +31,7 @@ def test_a_folder_has_one_service_and_a_service_ends_well(tmp_path: Path) -> Non
     """A second one is told who has the folder; the first ends at once when it is told to, and leaves no socket."""
     service = ExternalProcess(tmp_path / "s")
     try:
-        second = subprocess.run(service.command(), capture_output=True, text=True, timeout=60)
+        second = subprocess.run(service.command(), capture_output=True, text=True, timeout=DEADLINE)
         assert second.returncode == 2
         assert f"another host service uses {service.folder} (process {service.pid})" in second.stderr
         assert "--dir" in second.stderr
@@ -52,7 +53,7 @@ def test_metrics_tell_applications_and_disks_apart(tmp_path: Path) -> None:
         _, *lent = line.begin(BeginPartition(PartitionId(DatasetId("job", 0), 0, 0), 1))
         for descriptor in lent:
             os.close(descriptor)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
             text = answer.read().decode()
         whose = f'application="measured",user="{os.getuid()}"'
         assert f"penstock_external_stored_bytes{{{whose}}} 6.7108864e+07" in text
@@ -71,7 +72,7 @@ def test_the_unit_passes_systemd(tmp_path: Path) -> None:
     unit = tmp_path / "penstock-external.service"
     text = (ROOT / "examples" / "external" / unit.name).read_text()
     unit.write_text(text.replace("/opt/penstock/bin/penstock", sys.executable))
-    found = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    found = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=DEADLINE)
     assert "penstock-external" not in found.stderr
     assert found.returncode == 0, found.stderr
 
@@ -81,7 +82,7 @@ def test_the_manifest_passes_kubernetes() -> None:
     """`kubernetes-validate --strict` finds nothing wrong."""
     manifest = ROOT / "examples" / "external" / "daemonset.yaml"
     command = ["kubernetes-validate", "--strict", str(manifest)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert found.returncode == 0, found.stdout + found.stderr
 
 

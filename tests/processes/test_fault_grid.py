@@ -29,12 +29,14 @@ from external_harness import ExternalHarness
 from faulty_proxy import HANDSHAKE, FaultyProxy
 from penstock.errors import PenstockError
 from penstock.shuffle import PartitionKind
+from penstock.testing import DEADLINE
 from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
 from penstock_torture.fault_cells import CELLS, GRID, GRID_CELLS, HOW, FaultCell, as_table
 from remote_cluster import RemoteCluster, RemoteProcess
 from remote_harness import RemoteHarness
 from slow_disks import slow_disk, slow_disk_of_java
 from source import ROOT
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -76,7 +78,7 @@ class World:
     def calm(self, cell: FaultCell) -> None:
         """Wait until a fault is over."""
         for timer in self.timers:
-            timer.join(60.0)
+            timer.join(DEADLINE)
         self.timers.clear()
         for proxy in self.proxies[cell.process]:
             proxy.heal()
@@ -148,7 +150,7 @@ def ess_world(folder: Path) -> World:
     harness.ports["a"] = proxy.port
     world.processes["ess"], world.proxies["ess"] = [process], [proxy]
     world.exchange = ConformanceExchange(harness, asyncio.run)
-    world.files = lambda: list(harness.folder("a").rglob("*.data"))
+    world.files = lambda: listed(harness.folder("a"), "**/*.data")
     world.ends += [harness.close, world.exchange.close]
     return world
 

@@ -22,17 +22,17 @@ from folder_harness import FolderShuffleService, folder_of
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
 from penstock.shuffle import PartitionKind
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock.testing.sources import fromBatches
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates, HeldConsumer
 from penstock_torture.process_launcher import Nursery
 from pools import has_mapped_a_pool, with_pools
 from process_cluster import PRELOADED, ProcessCluster, kill
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
-WAIT = 60.0
 FOLDER = FolderShuffleService.name
 
 
@@ -58,7 +58,7 @@ def whole(nursery: Nursery, shared: Path) -> Iterator[ProcessCluster]:
     cluster = ProcessCluster(nursery, conf={"spark.penstock.shuffle.service": FOLDER})
     yield cluster
     cluster.close()
-    assert not list(shared.iterdir()), "the folder goes with the application"
+    assert not listed(shared), "the folder goes with the application"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def mixed(nursery: Nursery, shared: Path) -> Iterator[ProcessCluster]:
     cluster = ProcessCluster(nursery)
     yield cluster
     cluster.close()
-    assert not list(shared.iterdir()), "the folder goes with the application"
+    assert not listed(shared), "the folder goes with the application"
 
 
 def kept_by(finished: FinishedJob) -> set[tuple[str, PartitionKind]]:
@@ -77,7 +77,7 @@ def kept_by(finished: FinishedJob) -> set[tuple[str, PartitionKind]]:
 
 def partitions_in(shared: Path) -> list[str]:
     """The partitions that lie in the folder."""
-    return sorted(place.name for place in shared.glob("folder-*/*/*/*/"))
+    return sorted(place.name for place in listed(shared, "folder-*/*/*/*/"))
 
 
 def test_a_job_in_default_mode_starts_no_data_plane(whole: ProcessCluster, shared: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_job_in_default_mode_starts_no_data_plane(whole: ProcessCluster, share
     stream = fromBatches(rows.to_batches(max_chunksize=100), partitions=3)
     schema = pa.schema([*rows.schema, ("mapped", pa.bool_())])
     keyed = stream.mapInArrow(with_pools, schema).keyBy("k", numPartitions=2)
-    finished = whole.submit(keyed.agg(total=("v", "sum"), mapped=("mapped", "max"))).wait(WAIT)
+    finished = whole.submit(keyed.agg(total=("v", "sum"), mapped=("mapped", "max"))).wait(DEADLINE)
     assert kept_by(finished) == {(FOLDER, PartitionKind.BLOCKING_SORT_MERGE)}
     wait_until(lambda: len(partitions_in(shared)) == 2, "the exchange is released, and the result is there")
     schema = pa.schema([("k", pa.int64()), ("total", pa.int64()), ("mapped", pa.bool_())])
@@ -100,14 +100,14 @@ def test_a_job_in_default_mode_starts_no_data_plane(whole: ProcessCluster, share
         kill(pid)
     assert whole.read(finished, schema).sort_by("k").to_pydict() == expected
     whole.master.release_result(finished.result.job)
-    wait_until(lambda: not list(shared.glob("folder-*/*/*/")), "nothing is left of the job, no mark either")
+    wait_until(lambda: not listed(shared, "folder-*/*/*/"), "nothing is left of the job, no mark either")
 
 
 def test_a_local_exchange_opens_the_data_port(whole: ProcessCluster) -> None:
     """In a session that needs none the first job that does has its environments listen, and its rows cross hosts."""
     rows = pa.table({"k": [n % 7 for n in range(1000)], "v": list(range(1000))})
     keyed = fromBatches(rows.to_batches(max_chunksize=100), partitions=3).keyBy("k", numPartitions=2, service="local")
-    finished = whole.submit(keyed.agg(total=("v", "sum"))).wait(WAIT)
+    finished = whole.submit(keyed.agg(total=("v", "sum"))).wait(DEADLINE)
     found = whole.read(finished, pa.schema([("k", pa.int64()), ("total", pa.int64())]))
     assert found.sort_by("k").to_pydict() == {
         "k": list(range(7)),
@@ -145,12 +145,12 @@ def test_a_cut_costs_an_environment_that_serves_nobody_its_tasks_if_it_lasts(
         assert not [pid for pid in known if listening(pid)]
         cut.proxy.cut()
         if is_long:
-            wait_until(lambda: not cut.cluster.attached(), "the driver gives them up", WAIT)
+            wait_until(lambda: not cut.cluster.attached(), "the driver gives them up")
         else:
             cut.proxy.wait_refused(2)
         cut.proxy.mend()
         gates.open_all()
-        cut.check(handle.wait(WAIT), restarts=is_long)
+        cut.check(handle.wait(DEADLINE), restarts=is_long)
         assert bool(cut.cluster.attached() & known) is not is_long
     finally:
         cut.close()
@@ -160,7 +160,7 @@ def test_the_pool_is_seen_where_it_is_mapped(mixed: ProcessCluster) -> None:
     """The same stage over the local service: its tasks map the pool."""
     rows = pa.table({"k": [1, 2], "v": [1, 2]})
     stream = fromBatches(rows, 2).mapInArrow(with_pools, pa.schema([*rows.schema, ("mapped", pa.bool_())]))
-    finished = mixed.submit(stream).wait(WAIT)
+    finished = mixed.submit(stream).wait(DEADLINE)
     assert mixed.read(finished, pa.schema([*rows.schema, ("mapped", pa.bool_())]))["mapped"].to_pylist() == [True] * 2
 
 
@@ -179,11 +179,9 @@ def held_job(cluster: ProcessCluster, gates: Gates) -> JobHandle:
 
 def ends_half(cluster: ProcessCluster, gates: Gates, handle: JobHandle) -> None:
     """Lead the job to where c0 has ended well, and c1 is held at its first rows."""
-    wait_until(lambda: gates.pids("c0") and gates.pids("c1"), "both consumers have seen rows", WAIT)
+    wait_until(lambda: gates.pids("c0") and gates.pids("c1"), "both consumers have seen rows")
     gates.open(f"{gated.READ}-c0")
-    wait_until(
-        lambda: any("/v1.0#" in entry for entry in cluster.trace(handle.job, "task_finished")), "c0 has ended", WAIT
-    )
+    wait_until(lambda: any("/v1.0#" in entry for entry in cluster.trace(handle.job, "task_finished")), "c0 has ended")
 
 
 COUNTS = pa.schema([("target", pa.int64()), ("n", pa.int64())])
@@ -194,7 +192,7 @@ def finish(
 ) -> tuple[FinishedJob, set[str]]:
     """Let the job end with the right rows; the subtasks that ran again."""
     gates.open_all()
-    finished = handle.wait(WAIT)
+    finished = handle.wait(DEADLINE)
     found = cluster.read(finished, schema)
     half = gated.rows().num_rows // 2
     assert found.sort_by("target").to_pydict() == {"target": [0, 1], "n": [half, half]}
@@ -223,7 +221,7 @@ def test_a_lost_environment_takes_what_the_local_service_kept(mixed: ProcessClus
     ends_half(mixed, gates, handle)
     lost = mixed.environment_pid(mixed.executor(gates.group("c0")))
     kill(lost)
-    wait_until(lambda: lost not in mixed.attached(), "the driver knows of it", WAIT)
+    wait_until(lambda: lost not in mixed.attached(), "the driver knows of it")
     _, again = finish(mixed, gates, handle)
     assert "c0" in again
     assert not again & {"p0", "p1"}
@@ -234,7 +232,7 @@ def test_lost_files_take_nothing_of_the_local_service(mixed: ProcessCluster, tmp
     gates = Gates(str(tmp_path))
     handle = held_job(mixed, gates)
     ends_half(mixed, gates, handle)
-    for place in shared.glob("folder-*/*/*/*-e0.*/"):
+    for place in listed(shared, "folder-*/*/*/*-e0.*/"):
         shutil.rmtree(place)
     kill(gates.living("c1"))
     _, again = finish(mixed, gates, handle)
@@ -246,7 +244,7 @@ def test_damaged_files_are_written_again(mixed: ProcessCluster, tmp_path: Path, 
     gates = Gates(str(tmp_path))
     handle = held_job(mixed, gates)
     ends_half(mixed, gates, handle)
-    (damaged,) = shared.glob("folder-*/*/*/*-e0.1.*/batches")
+    (damaged,) = listed(shared, "folder-*/*/*/*-e0.1.*/batches")
     with damaged.open("r+b") as file:
         file.write(bytes(damaged.stat().st_size))
     kill(gates.living("c1"))
@@ -291,9 +289,9 @@ def test_files_of_a_killed_driver_go_with_the_next_one(shared: Path) -> None:
         killed.communicate()
         assert folder_of("killed").is_dir()
         with driver("next", "close") as after:
-            assert {place.name for place in shared.iterdir()} == {"folder-shuffle-living", "folder-shuffle-next"}
+            assert {place.name for place in listed(shared)} == {"folder-shuffle-living", "folder-shuffle-next"}
             after.communicate()
         assert folder_of("living", "host").is_dir()
     finally:
         living.communicate()
-    assert not list(shared.iterdir())
+    assert not listed(shared)

@@ -29,6 +29,7 @@ from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescr
 from penstock.testing.conformance_exchange import ConformanceExchange, Producer, WantedPartition, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, wait_until
 from task_process import TASK, kill, line
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -53,7 +54,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHar
     harness = LocalHarness(request.node.name, conf)
     yield harness
     harness.close()
-    assert list(tmp_path.glob("disk/*")) == [], "files are left behind the application"
+    assert listed(tmp_path, "disk/*") == [], "files are left behind the application"
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def figures(harness: LocalHarness, host: str = HOST) -> dict[str, float]:
 
 def files(tmp_path: Path) -> list[Path]:
     """All files of all partitions, by name."""
-    return sorted(path for path in tmp_path.glob("disk/**/*") if path.is_file())
+    return sorted(path for path in listed(tmp_path, "disk/**/*") if path.is_file())
 
 
 @contextlib.contextmanager

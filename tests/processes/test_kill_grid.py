@@ -26,15 +26,15 @@ from penstock.errors import JobCancelledError
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
 from penstock.link.rendezvous import base_folder
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates
 from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, ProcessCluster, kill, lives, pid_of
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
-WAIT = 60.0
 PLACINGS = 20
 ALL = "p0 p1 c0 c1"
 NONE = ""
@@ -176,7 +176,7 @@ class HeldJob:
         job = cls(cluster, gates, mode, cluster.submit(gated.stream(gates, mode)))
         gates.reach(phase, mode, job.has_ended)
         if mode != "blocking":
-            wait_until(job.are_announced, "the consumers know both partitions", WAIT)
+            wait_until(job.are_announced, "the consumers know both partitions")
         return job
 
     def are_announced(self) -> bool:
@@ -207,7 +207,7 @@ class HeldJob:
         """Open all gates; the job ends with the right rows. The subtasks that ran again."""
         self.gates.open_all()
         try:
-            finished = self.handle.wait(WAIT)
+            finished = self.handle.wait(DEADLINE)
         except TimeoutError:
             story = self.cluster.master._driver._core.trace(self.handle.job)
             raise AssertionError("the job does not end: " + "\n".join(map(str, story))) from None
@@ -233,7 +233,7 @@ def started_apart(cluster: ProcessCluster, folder: Path, mode: str, phase: str) 
             return job
         job.handle.cancel("its producers or its consumers are on one executor")
         with pytest.raises(JobCancelledError):
-            job.handle.wait(WAIT)
+            job.handle.wait(DEADLINE)
     raise AssertionError(f"no placing with both kinds apart among {PLACINGS}")
 
 
@@ -275,7 +275,7 @@ def test_cell(cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str, vi
     entry, reason = TABLE[mode, phase, victim]
     again = expected(entry, with_it)
     if again:
-        wait_until(lambda: bool(cluster.trace(job.handle.job, "restart")), "the JobMaster has noticed", WAIT)
+        wait_until(lambda: bool(cluster.trace(job.handle.job, "restart")), "the JobMaster has noticed")
     assert job.finish() == again, reason
 
 
@@ -294,7 +294,7 @@ def test_executor_killed_when_the_job_is_over(cluster: ProcessCluster, tmp_path:
     """The result outlives the executors that made it: environments hold it."""
     job = HeldJob.start(cluster, tmp_path, "blocking", "half")
     job.gates.open_all()
-    finished = job.handle.wait(WAIT)
+    finished = job.handle.wait(DEADLINE)
     for executor in list(cluster.launcher.executors):
         executor.kill()
     found = cluster.read(finished, gated.rows().schema)
@@ -307,28 +307,28 @@ def test_an_environment_that_ends_removes_the_folders_of_killed_ones(cluster: Pr
     killed, last = (cluster.environment_pid(executor) for executor in cluster.launcher.executors)
     kill(killed)
     assert len(folders() - others) == 2
-    wait_until(lambda: cluster.attached() == {last}, "the JobMaster has noticed", WAIT)
+    wait_until(lambda: cluster.attached() == {last}, "the JobMaster has noticed")
     cluster.master.close()
-    wait_until(lambda: not folders() - others, "no folder is left", WAIT)
+    wait_until(lambda: not folders() - others, "no folder is left")
 
 
 def folders() -> set[Path]:
     """The rendezvous folders that are there."""
-    return set(base_folder().iterdir()) if base_folder().exists() else set()
+    return set(listed(base_folder())) if base_folder().exists() else set()
 
 
 def test_environment_killed_when_the_job_is_over(cluster: ProcessCluster, tmp_path: Path) -> None:
     """Its part of the result is refused as lost, never read as empty; the other part can still be read."""
     job = HeldJob.start(cluster, tmp_path, "blocking", "half")
     job.gates.open_all()
-    finished = job.handle.wait(WAIT)
+    finished = job.handle.wait(DEADLINE)
     one, other = finished.partitions
     assert one.environment != other.environment
     kill(pid_of(one.environment))
     kept = FinishedJob(finished.result, (other,))
     target = other.partition.index
     mine = gated.rows().filter(pc.equal(pc.field("target"), target)).combine_chunks()
-    wait_until(lambda: pid_of(one.environment) not in cluster.attached(), "the JobMaster has noticed", WAIT)
+    wait_until(lambda: pid_of(one.environment) not in cluster.attached(), "the JobMaster has noticed")
     assert cluster.read(kept, mine.schema).sort_by("id").equals(mine.sort_by("id").combine_chunks())
     with pytest.raises(AssertionError, match="1, 1, 1, 1"):
         cluster.read(finished, mine.schema)

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark import cloudpickle
 
+from penstock.testing import DEADLINE
 from penstock_torture.grid import PHASES, VICTIMS, Cell, cells
 from penstock_torture.process_launcher import Nursery, ProcessLauncher
 from penstock_torture.tpch import random_run
 
 pytestmark = pytest.mark.processes
-
-DEADLINE = 60.0
 
 
 @pytest.fixture

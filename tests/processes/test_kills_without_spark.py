@@ -21,11 +21,11 @@ import pytest
 from local_harness import LocalHarness
 from penstock.link.calls import GetStatistics
 from penstock.link.rendezvous import Rendezvous, base_folder, rendezvous, sweep
+from penstock.testing import DEADLINE
 
 pytestmark = pytest.mark.processes
 
 HOST = "one"
-DEADLINE = 18.0
 
 TASK = """
 import os, sys, time

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.lab.options import LabOptions
 from penstock.lab.runs import run
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_bench.environment import environment_pids
 
 pytestmark = pytest.mark.processes
@@ -47,7 +47,7 @@ def test_the_command_writes_its_report_and_can_be_interrupted(tmp_path: Path) ->
     """With plots where matplotlib is; interrupted it ends with code 130, and all of its processes with it."""
     command = [sys.executable, "-m", "penstock.cli", "lab", "backpressure", "--out", str(tmp_path), "--json"]
     few = ["--schemes", "credit", "--scenarios", "A", "--rate", "100"]
-    ended = subprocess.run([*command, *few, "--seconds", "1"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*command, *few, "--seconds", "1"], capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == json.loads((tmp_path / "backpressure.json").read_text())
     assert "1 of 1: scenario A under credit" in ended.stderr
@@ -59,7 +59,7 @@ def test_the_command_writes_its_report_and_can_be_interrupted(tmp_path: Path) ->
     wait_until(lambda: len(environment_pids(f"lab-{running.pid}-")) == 2, "both environments run")
     pids = environment_pids(f"lab-{running.pid}-")
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=DEADLINE)
     assert running.returncode == 130
     assert said.splitlines()[-1] == "penstock: interrupted"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "they have ended")
@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path: Path) -> Non
     """Before anything runs: one line, code 2."""
     (tmp_path / "file").touch()
     command = [sys.executable, "-m", "penstock.cli", "lab", "backpressure", "--out", str(tmp_path / "file")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 2
     assert ended.stderr.startswith("penstock: the report can't be written to")
     assert len(ended.stderr.splitlines()) == 1

@@ -20,6 +20,7 @@ from penstock.attachment.launch import EnvironmentLaunch
 from penstock.connection.unauthenticated import MOST_OF_ONE
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import Shutdown
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
 
 SECRET = b"a secret of the tests"
@@ -43,7 +44,7 @@ CONF = "spark.penstock.environment.leaseTimeout=20s"
 def start(kind: str, soft: int, hard: int = -1, conf: str = CONF) -> subprocess.CompletedProcess[str]:
     """Start an environment from a process with this limit, which may not raise a hard one."""
     command = [sys.executable, "-c", STARTER, kind, str(soft), str(hard), conf]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def attachment() -> Iterator[list[Attachment]]:
     yield made
     for each in made:
         ended = os.pidfd_open(pid_of(each))
-        each.ask(Shutdown(), 10)
+        each.ask(Shutdown(), DEADLINE)
         each.close()
         wait_for_end(ended)
 
@@ -124,7 +125,7 @@ def test_out_of_descriptors(attachment: list[Attachment]) -> None:
     for stranger in strangers:
         stranger.close()
     later = attached()
-    assert later.ask(GetStatistics(), 10).figures["tasks"] >= 2
+    assert later.ask(GetStatistics(), DEADLINE).figures["tasks"] >= 2
     later.close()
 
 
@@ -136,7 +137,7 @@ def test_silent_connections_lock_no_task_out(attachment: list[Attachment]) -> No
         stranger.connect(str(launch().place().socket))
     assert strangers[0].recv(1) == b""
     later = attached()
-    assert later.ask(GetStatistics(), 10).figures["tasks"] <= MOST_OF_ONE + 2
+    assert later.ask(GetStatistics(), DEADLINE).figures["tasks"] <= MOST_OF_ONE + 2
     later.close()
     for stranger in strangers:
         stranger.close()

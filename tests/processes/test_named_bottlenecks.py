@@ -35,7 +35,7 @@ from penstock.job.shell.master import JobHandle
 from penstock.observe.frames import frame_html, frame_lines
 from penstock.stream.noop import NoopWriter
 from penstock.stream.rate import RateSource
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock.web.store import JobStore
 from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster
@@ -195,7 +195,7 @@ def running(cluster: ProcessCluster, case: Case, location: Path) -> Iterator[tup
     finally:
         handle.cancel("seen enough")
         with contextlib.suppress(Exception):
-            handle.wait(30)
+            handle.wait(DEADLINE)
 
 
 def _rows_at_sink(handle: JobHandle) -> float:

@@ -29,12 +29,13 @@ from penstock.job.shell.history import plan_of
 from penstock.observe.frames import last_html, last_lines
 from penstock.observe.samples import busy_seconds
 from penstock.spark.job_frames import JobFrames
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock.testing.sources import fromBatches
 from penstock.web.logs import JobLogFiles
 from penstock.web.store import JobStore
 from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, SLOTS, ProcessCluster
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -141,7 +142,7 @@ def ran(cluster: ProcessCluster, case: Case) -> tuple[JobGraph, JobResult]:
     for pause in PAUSES:
         graph = case.stream(pause).plan(cluster.settings, SLOTS).graph
         assert [edge["mode"] for edge in plan_of(graph)["edges"]] == ["blocking_sort_merge", "hybrid_full"]
-        result = cluster.submit_graph(graph, SLOTS, cluster.settings).wait(60).result
+        result = cluster.submit_graph(graph, SLOTS, cluster.settings).wait(DEADLINE).result
         if 3 * besides(result, case.stage) < pause * ROWS / 2:
             break
     return graph, result
@@ -165,7 +166,7 @@ def shown(result: JobResult, frames: JobFrames, page: JobStore, folder: Path) ->
     assert max(map(len, lines)) <= WIDTH
     yield " ".join(lines)
     yield html.unescape(last_html(last))
-    for told in (lambda: page, lambda: JobLogFiles.at(next(folder.glob(f"*-{result.job}.jsonl")))):
+    for told in (lambda: page, lambda: JobLogFiles.at(listed(folder, f"*-{result.job}.jsonl")[0])):
         wait_until(lambda told=told: (told().document(result.job) or {}).get("isOver"), "its end is told")
         found = told().document(result.job)
         assert found is not None

@@ -27,6 +27,7 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import RenewLease
 from penstock.services.external.client import call
 from penstock.settings import TlsSettings
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
 from remote_cluster import USER, RemoteCluster
 
@@ -57,7 +58,7 @@ class PlainListener:
             except OSError:
                 return
             with near, contextlib.suppress(OSError):
-                near.settimeout(5.0)
+                near.settimeout(DEADLINE)
                 self.heard.append(near.recv(4096))
                 hello = Handshake(Role.CLIENT, Service.REMOTE, Credentials("false", SECRET), "a client").outgoing()
                 near.sendall(hello)

@@ -31,7 +31,7 @@ def application(cluster: RemoteCluster) -> Iterator[RemoteHarness]:
     harness = RemoteHarness(cluster, "app-20260101-0001")
     yield harness
     harness.close()
-    wait_until(lambda: not cluster.files(), "all files to go", 10.0)
+    wait_until(lambda: not cluster.files(), "all files to go")
 
 
 class TestRemote(ShuffleServiceConformance):

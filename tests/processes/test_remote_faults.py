@@ -30,6 +30,7 @@ from penstock.errors import (
 from penstock.services.remote import RemoteShuffleService
 from penstock.settings import Settings
 from penstock.shuffle import ShuffleMasterContext
+from penstock.testing import DEADLINE
 from penstock.testing.conformance import ConformanceExchange
 from penstock.testing.conformance_exchange import NUMBERS, Producer, WantedPartition
 from penstock.testing.waiting import Running, wait_until
@@ -37,13 +38,14 @@ from remote_cluster import RemoteCluster
 from remote_harness import RemoteHarness
 from small_disks import small_disk
 from stored_rows import BATCHES, KIND, ROWS, rows_left, write, written
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
 PAUSE = 20.0 if THOROUGH else 0.5
 PLACES = (20_000, 300_000, 1_000_003, 1_048_700, 4_200_001, 9_000_007)
 FLIPS = PLACES if THOROUGH else PLACES[::3]
-PATIENT = {"spark.penstock.remote.retryTimeout": "60s"}
+PATIENT = {"spark.penstock.remote.retryTimeout": f"{DEADLINE:g}s"}
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +264,7 @@ def test_a_full_disk_moves_files_and_a_second_one_is_an_error(
     for n in range(BATCHES):
         producer.writer.write(pa.record_batch([pc.add(column, n * ROWS)], schema=NUMBERS), 0)
     producer.writer.finish()
-    assert all(list(Path(worker.folder).glob("*.merged")) for worker in cluster.workers)
+    assert all(listed(Path(worker.folder), "*.merged") for worker in cluster.workers)
     assert exchange.consume([(producer.descriptor, 0)]).values() == list(range(ROWS * BATCHES))
     cluster.workers[1].kill()
     with pytest.raises((NoStorageError, PartitionLostError), match=r"has room|is lost"):

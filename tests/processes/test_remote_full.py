@@ -15,6 +15,7 @@ import pytest
 
 from penstock.errors import PartitionReleasedError, PenstockError, StorageError
 from penstock.shuffle import PartitionKind
+from penstock.testing import DEADLINE
 from penstock.testing.conformance import ConformanceExchange
 from penstock.testing.conformance_exchange import NUMBERS, Producer, WantedPartition
 from penstock.testing.waiting import Running, wait_until
@@ -35,7 +36,7 @@ ENDS = (
 )
 SLOWLY = ["--rejoin", "60s"]
 IMPATIENT = {"spark.penstock.remote.retryTimeout": "3s"}
-PATIENT = {"spark.penstock.remote.retryTimeout": "90s"}
+PATIENT = {"spark.penstock.remote.retryTimeout": f"{DEADLINE:g}s"}
 
 
 class FailingManager:
@@ -168,8 +169,8 @@ def test_a_manager_whose_disk_takes_nothing_goes_on_when_it_does(failing: Failin
     assert manager.process is not None
     assert manager.process.poll() is None
     failing.heal()
-    begun = late.join(60.0)
-    ending.join(60.0)
+    begun = late.join(DEADLINE)
+    ending.join(DEADLINE)
     assert isinstance(begun, Producer)
     write(begun)
     begun.writer.finish()
@@ -207,11 +208,11 @@ def test_a_worker_that_comes_meanwhile_is_taken_afterwards(failing: FailingManag
         worker.start()
     reading = Running(lambda: rows_of(patient, done))
     for worker in cluster.workers:
-        wait_until(lambda log=worker.log: "can't keep its state" in log.read_text(), "a worker to be refused", 60.0)  # type: ignore[misc]
+        wait_until(lambda log=worker.log: "can't keep its state" in log.read_text(), "a worker to be refused")  # type: ignore[misc]
     assert cluster.times_known() == known
     failing.heal()
-    wait_until(lambda: cluster.times_known() == known + 2, "the workers to be known again", 60.0)
-    assert reading.join(60.0) == ROWS * BATCHES
+    wait_until(lambda: cluster.times_known() == known + 2, "the workers to be known again")
+    assert reading.join(DEADLINE) == ROWS * BATCHES
     assert " is lost: " not in cluster.manager.log.read_text()
 
 
@@ -243,8 +244,8 @@ def test_a_manager_that_can_t_read_its_log_either_ends(
                     failing.begun(impatient)
 
         beginning = Running(begin_until_it_ends)
-        assert manager.wait(60.0) == 1
-        beginning.join(60.0)
+        assert manager.wait(DEADLINE) == 1
+        beginning.join(DEADLINE)
         said = manager.log.read_text()
         assert re.search(ENDS, said), said[-3000:]
         assert "Traceback" not in said

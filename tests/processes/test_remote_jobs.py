@@ -16,7 +16,7 @@ from penstock.job.shell.master import JobHandle
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import read_records
 from penstock.shuffle import DatasetId, PartitionKind
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock.testing.sources import fromBatches
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates, HeldConsumer
@@ -26,7 +26,6 @@ from remote_cluster import RemoteCluster
 
 pytestmark = pytest.mark.processes
 
-WAIT = 60.0
 COUNTS = pa.schema([("target", pa.int64()), pa.field("n", pa.int64(), nullable=False)])
 
 
@@ -60,18 +59,16 @@ def begun(cluster: ProcessCluster, gates: Gates) -> JobHandle:
     held = fromBatches(gated.rows(), 2).partitionCustom(gated.to_target, 2)
     consumed = held.mapInArrow(HeldConsumer(gates), gated.rows().schema)
     handle = cluster.submit(consumed.keyBy("target", numPartitions=1).agg(n=("id", "count")))
-    wait_until(lambda: gates.pids("c0") and gates.pids("c1"), "both consumers have seen rows", WAIT)
+    wait_until(lambda: gates.pids("c0") and gates.pids("c1"), "both consumers have seen rows")
     gates.open(f"{gated.READ}-c0")
-    wait_until(
-        lambda: any("/v1.0#" in entry for entry in cluster.trace(handle.job, "task_finished")), "c0 has ended", WAIT
-    )
+    wait_until(lambda: any("/v1.0#" in entry for entry in cluster.trace(handle.job, "task_finished")), "c0 has ended")
     return handle
 
 
 def ran_again(cluster: ProcessCluster, gates: Gates, handle: JobHandle) -> set[str]:
     """Let the job end, with the right rows; the subtasks that ran again."""
     gates.open_all()
-    finished = handle.wait(WAIT)
+    finished = handle.wait(DEADLINE)
     half = gated.rows().num_rows // 2
     found = cluster.read(finished, COUNTS).sort_by("target")
     assert found.to_pydict() == {"target": [0, 1], "n": [half, half]}
@@ -113,7 +110,7 @@ def test_a_lost_worker_has_its_rows_made_again(
     handle = begun(cluster, gates)
     rows_of_c1, rows_by_c0 = place_of(service, handle, 0, 1), place_of(service, handle, 1, 0)
     next(worker for worker in service.workers if worker.address == rows_of_c1).kill()
-    wait_until(lambda: cluster.trace(handle.job, "task_restarted"), "the loss is told to the job", WAIT)
+    wait_until(lambda: cluster.trace(handle.job, "task_restarted"), "the loss is told to the job")
     lost = {"p0", "p1", "c1"} | ({"c0"} if rows_by_c0 == rows_of_c1 else set())
     assert ran_again(cluster, gates, handle) == lost
 

@@ -25,6 +25,7 @@ from penstock.connection.principals import key_line
 from penstock.errors import QuotaError
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import read_records
+from penstock.testing import DEADLINE
 from penstock.testing.conformance import ConformanceExchange
 from penstock.testing.conformance_exchange import WantedPartition
 from penstock.testing.waiting import wait_until
@@ -55,7 +56,7 @@ def come_and_go(cluster: RemoteCluster, number: int) -> None:
     where = json.dumps({"address": cluster.manager.address, "key": cluster.keys.read_text().strip()})
     command = [sys.executable, "-c", client_scripts.COME_AND_GO, where]
     clients = [subprocess.Popen(command) for _ in range(number)]
-    assert [client.wait(300) for client in clients] == [0] * number
+    assert [client.wait(DEADLINE) for client in clients] == [0] * number
 
 
 class Figures:
@@ -74,7 +75,7 @@ class Figures:
         def few_files() -> bool:
             return all(now[1] <= before[1] + 2 for before, now in self._pairs().values())
 
-        wait_until(few_files, "connections and files to be closed", 20.0)
+        wait_until(few_files, "connections and files to be closed")
         grown = {name: now[0] - before[0] for name, (before, now) in self._pairs().items()}
         print({name: f"{more / 2**20:+.1f} MiB" for name, more in grown.items()})
         assert max(grown.values()) < MEMORY, grown
@@ -153,7 +154,7 @@ def test_an_application_keeps_no_more_than_its_quota(tmp_path: Path) -> None:
                     return False
                 return True
 
-            wait_until(is_written, "what was released to be room", 20.0)
+            wait_until(is_written, "what was released to be room")
         wait_until(lambda: not cluster.files(), "the files to be removed")
     finally:
         cluster.close()
@@ -181,7 +182,7 @@ def test_what_a_user_keeps_by_name_counts_for_him(tmp_path: Path) -> None:
                 keep(mine, "letters", 4 << 20)
             cluster.workers[0].kill()
             cluster.workers[0].start()
-            wait_until(lambda starts=starts: cluster.times_known() == starts, "the manager to know it again", 60.0)
+            wait_until(lambda starts=starts: cluster.times_known() == starts, "the manager to know it again")
         keep(bobs, "numbers", 6 << 20)
         with connect(key=mine) as service:
             assert service.read("numbers").read_all().num_rows == 96
@@ -194,7 +195,7 @@ def test_what_a_user_keeps_by_name_counts_for_him(tmp_path: Path) -> None:
                 return False
             return True
 
-        wait_until(is_kept, "the room of the former result to be free", 60.0)
+        wait_until(is_kept, "the room of the former result to be free")
     finally:
         cluster.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture.gates import Gates, stream
 from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, ProcessCluster
@@ -22,7 +22,7 @@ Scrape = dict[str, dict[frozenset[tuple[str, str]], float]]
 
 def scrape(address: str) -> Scrape:
     """The samples at an endpoint, by name and labels."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         found: Scrape = {}
         for sample in (sample for family in families for sample in family.samples):
@@ -65,7 +65,7 @@ def test_the_driver_serves_all_and_each_environment_its_own(tmp_path: Path) -> N
             parts = [of_job(scrape(address), "penstock_task_in_records_total", handle.job) for address in own]
             assert sorted(len(part) for part in parts) in ([1, 3], [2, 2], [0, 4])
             gates.open_all()
-            handle.wait(60)
+            handle.wait(DEADLINE)
             found = scrape(driver)
             assert not of_job(found, "penstock_task_in_records_total", handle.job)
             ended = {

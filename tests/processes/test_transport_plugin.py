@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.connection.sockets import TcpTransport
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates
 from penstock_torture.process_launcher import Nursery
@@ -19,8 +19,6 @@ from process_cluster import PRELOADED, ProcessCluster
 from zlib_example import NAME
 
 pytestmark = pytest.mark.processes
-
-WAIT = 60.0
 
 
 CONF = {"zlib": {"spark.penstock.network.transport": NAME}, "tls": {"spark.penstock.tls.mode": "always"}}
@@ -46,7 +44,7 @@ def test_a_job_runs_over_another_transport(cluster: ProcessCluster, scheme: str,
     """All rows are there; nothing but the setting says so."""
     gates = Gates(str(tmp_path))
     gates.open_all()
-    finished = cluster.submit(gated.stream(gates, mode)).wait(WAIT)
+    finished = cluster.submit(gated.stream(gates, mode)).wait(DEADLINE)
     assert (
         cluster.read(finished, gated.rows().schema).sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
     )
@@ -60,10 +58,10 @@ def test_an_environment_that_is_killed_is_missed_at_once(cluster: ProcessCluster
     gates = Gates(str(tmp_path))
     handle = cluster.submit(gated.stream(gates, "blocking"))
     gates.reach("writing", "blocking", lambda _: False)
-    wait_until(lambda: len(cluster.attached()) == 2, "both are there", WAIT)
+    wait_until(lambda: len(cluster.attached()) == 2, "both are there")
     gone = max(cluster.attached())
     os.kill(gone, signal.SIGKILL)
     wait_until(lambda: gone not in cluster.attached(), "it is lost")
     gates.open_all()
-    finished = handle.wait(WAIT)
+    finished = handle.wait(DEADLINE)
     assert cluster.read(finished, gated.rows().schema).num_rows == gated.rows().num_rows

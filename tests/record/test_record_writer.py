@@ -19,9 +19,9 @@ from penstock.record.partitioners import PartitionerSpec
 from penstock.record.record_writer import OutputFlusher, RecordWriter
 from penstock.shuffle import Intake, PartitionEnd
 from penstock.shuffle.splits import ALL, Split
+from penstock.testing import DEADLINE
 from record_samples import MAKERS, batch_of
 
-DEADLINE = 60
 STORING = Intake(1 << 20, 1 << 20, holds_batches=True)
 """Of a target that stores."""
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.record.relabelled import relabelled, relabelled_batch
+from penstock.testing import DEADLINE
 
 STRICT = pa.field("x", pa.int64(), nullable=False)
 
@@ -51,4 +52,4 @@ def test_pandas_stays_out() -> None:
         "relabelled(inner, pa.struct([('x', pa.int64())]))\n"
         "assert 'pandas' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE)

@@ -16,6 +16,7 @@ from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import StateLog, read_records
 from penstock.shuffle import DatasetId, PartitionId
 from small_disks import small_disk
+from underway import listed
 
 APP = "alice/one"
 
@@ -106,7 +107,7 @@ def test_a_log_that_can_t_be_made_anew_goes_on(tmp_path: Path) -> None:
             log.replace([("worker", f"w{number}", "tcp://h:1") for number in range(1000)])
         with pytest.raises(StorageError):
             log.append([("worker", f"w{number}", "tcp://h:1") for number in range(1000)])
-        assert sorted(path.name for path in disk.iterdir()) == ["ballast", "lock", "manager.log"]
+        assert sorted(path.name for path in listed(disk)) == ["ballast", "lock", "manager.log"]
         (disk / "ballast").unlink()
         log.append([("worker", "w1", "tcp://h:2")])
         log.try_room()

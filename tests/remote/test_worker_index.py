@@ -13,6 +13,7 @@ from penstock.errors import StorageError
 from penstock.remote.merged import Spot
 from penstock.remote.worker_index import INDEX_NAME, CommittedWriter, WorkerIndex
 from small_disks import small_disk
+from underway import listed
 
 
 def committed(writer: int, spots: int = 1) -> CommittedWriter:
@@ -63,7 +64,7 @@ def test_an_index_of_another_version_or_a_damaged_one_is_refused(tmp_path: Path)
     base.close()
     with pytest.raises(StorageError, match="is of version 99"):
         WorkerIndex(tmp_path)
-    for left in tmp_path.glob(f"{INDEX_NAME}*"):
+    for left in listed(tmp_path, f"{INDEX_NAME}*"):
         left.unlink()
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(StorageError, match="can't be used"):

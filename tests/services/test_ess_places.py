@@ -21,6 +21,8 @@ from penstock.partition.file_output import FileOptions
 from penstock.services.spark_ess.files import FilesOfPartition, PartitionFiles, files_by_partition, sweep
 from penstock.services.spark_ess.places import Place, folders_for, make_folders, names_of, path_of
 from penstock.shuffle import DatasetId, PartitionId
+from penstock.testing import DEADLINE
+from underway import listed
 
 PARTITION = PartitionId(DatasetId("job", 0), 3, 101)
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -87,7 +89,7 @@ def test_files_are_there_when_they_are_complete(wanted: FilesOfPartition) -> Non
     for path in (data, index, mark):
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o770
-    assert not [path for folder in wanted.folders for path in Path(folder).glob("*writing*")]
+    assert not [path for folder in wanted.folders for path in listed(Path(folder), "*writing*")]
 
 
 @contextmanager
@@ -120,8 +122,8 @@ def test_a_full_disk_is_said_and_leaves_nothing(wanted: FilesOfPartition, limit:
         write()
     assert "blocking.directories" not in str(caught.value)
     assert not list(files_by_partition(wanted.folders))
-    assert not [path for folder in wanted.folders for path in Path(folder).glob("*writing*")]
-    (cause,) = [path for folder in wanted.folders for path in Path(folder).glob("*/shuffle_*.data")]
+    assert not [path for folder in wanted.folders for path in listed(Path(folder), "*writing*")]
+    (cause,) = [path for folder in wanted.folders for path in listed(Path(folder), "*/shuffle_*.data")]
     assert "disk is full" in cause.read_text()
 
 
@@ -148,11 +150,11 @@ def test_what_a_killed_task_leaves_is_swept_by_the_next(wanted: FilesOfPartition
     """Its folder goes, and that of a task that still writes stays."""
     alive = PartitionFiles(wanted, FileOptions())
     code = KILLED.format(path=[*sys.path, str(Path(__file__).parent)], folders=wanted.folders)
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=DEADLINE)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
     def folders() -> list[Path]:
-        return [path for folder in wanted.folders for path in Path(folder).glob("writing-*")]
+        return [path for folder in wanted.folders for path in listed(Path(folder), "writing-*")]
 
     assert len(folders()) == 2
     for folder in wanted.folders:

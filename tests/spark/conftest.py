@@ -12,6 +12,7 @@ import held_stages
 import memory_again
 import rows_without_end
 import session_probe
+import underway
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -19,7 +20,7 @@ def _functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]
     """Workers can't import the tests' modules, so their functions go to them as code."""
     from pyspark import cloudpickle
 
-    modules = (request.module, session_probe, endless_jobs, held_stages, rows_without_end, memory_again)
+    modules = (request.module, session_probe, endless_jobs, held_stages, rows_without_end, memory_again, underway)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     yield

@@ -18,12 +18,12 @@ import pytest
 import penstock
 from penstock.errors import PenstockError, PlanError, SlotsError
 from penstock.spark.hints import PenstockWarning
+from penstock.testing import DEADLINE, wait_until
 from penstock_bench.workers import worker_pids
-from session_probe import queries_ended, wait_until
+from session_probe import queries_ended
+from underway import listed
 
 pytestmark = pytest.mark.spark
-
-WAIT = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def lines_of(files: int, lines: int = 300) -> Counter[str]:
 
 def values_in(folder: Path) -> Counter[str]:
     """The values that a reader of a folder sees."""
-    return Counter(value for path in folder.glob("part-*") for value in pq.read_table(path)["value"].to_pylist())
+    return Counter(value for path in listed(folder, "part-*") for value in pq.read_table(path)["value"].to_pylist())
 
 
 def test_available_now_three_times_over_a_folder_that_grows(spark: Any, tmp_path: Path) -> None:
@@ -63,11 +63,11 @@ def test_available_now_three_times_over_a_folder_that_grows(spark: Any, tmp_path
                 writer.trigger(once=True)
         query = writer.start(str(tmp_path / "out"))
         if run == 1:
-            wait_until("workers run", worker_pids, WAIT)
+            wait_until(worker_pids, "workers run")
             for pid in worker_pids():  # some of them may be idle
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        assert query.awaitTermination(WAIT) is True
+        assert query.awaitTermination(DEADLINE) is True
         assert values_in(tmp_path / "out") == lines_of((run + 1) * 4)
 
 
@@ -140,9 +140,9 @@ def test_function_for_each_batch(spark: Any, tmp_path: Path, caplog: pytest.LogC
 
     arrive(tmp_path / "in", 0, 2)
     with pytest.raises(PenstockError, match=r"foreachBatch failed: ValueError: the table is away \(raised in"):
-        run().awaitTermination(WAIT)
+        run().awaitTermination(DEADLINE)
     arrive(tmp_path / "in", 2, 1)
-    assert run().awaitTermination(WAIT)
+    assert run().awaitTermination(DEADLINE)
     assert calls == [(0, 600), (0, 600), (1, 300)]
     assert "calls its function again with batch 0" in caplog.text
     slots = spark.sparkContext.defaultParallelism

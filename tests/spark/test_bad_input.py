@@ -20,6 +20,7 @@ from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 import penstock
 from penstock.errors import JobError, PlanError, SchemaError, SettingError, SlotsError
 from session_probe import SessionProbe
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -150,7 +151,7 @@ def test_parquet_that_goes_away(spark: Any, tmp_path: Path) -> None:
     """Files removed between the plan and the action: the job's error names the file."""
     spark.range(0, ROWS, 1, 2).write.parquet(str(tmp_path / "p"))
     frame = penstock.readParquet(spark, tmp_path / "p").keyBy("id", numPartitions=2).toDF()
-    for path in (tmp_path / "p").glob("*.parquet"):
+    for path in listed(tmp_path / "p", "*.parquet"):
         path.unlink()
     with pytest.raises(Exception, match=r"part-.*\.parquet"):
         frame.count()

@@ -17,8 +17,10 @@ import pytest
 
 import penstock
 from effort import with_all
+from penstock.testing import wait_until
 from penstock_bench.environment import own_bytes
-from session_probe import SessionProbe, wait_until
+from session_probe import SessionProbe
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +32,7 @@ MEGABYTE = 1 << 20
 
 def counts(pid: int) -> tuple[int, int]:
     """Threads and open files of a process."""
-    threads, files = (len(list(Path(f"/proc/{pid}/{what}").iterdir())) for what in ("task", "fd"))
+    threads, files = (len(listed(Path(f"/proc/{pid}/{what}"))) for what in ("task", "fd"))
     return threads, files
 
 
@@ -60,7 +62,7 @@ def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
     before, java_files, stored = counts(own), counts(java)[1], len(probe.files())
     sizes = own_bytes(own), own_bytes(environment)
     act(ACTIONS)
-    wait_until("threads of ended callbacks are gone", lambda: counts(own)[0] <= before[0] + SLACK)
+    wait_until(lambda: counts(own)[0] <= before[0] + SLACK, "threads of ended callbacks are gone")
     after = counts(own)
     grown = [(own_bytes(pid) - size) / MEGABYTE for pid, size in zip((own, environment), sizes, strict=True)]
     print(
@@ -72,7 +74,7 @@ def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
     assert counts(java)[1] <= java_files + SLACK
     assert max(grown) < 32
     wait_until(
-        "results that nobody can read are gone", lambda: collected() <= stored + 4
+        lambda: collected() <= stored + 4, "results that nobody can read are gone"
     )  # Spark keeps the last plan
     assert kept.count() == 100
 
@@ -98,7 +100,7 @@ def test_threads_of_the_user_leave_nothing(spark: Any, action: str) -> None:
         act(1)  # it lets go of what those before it have left
         return all(counts(pid)[1] <= files + SLACK // 2 for pid, files in zip(pids, before, strict=True))
 
-    wait_until("connections of ended and idle threads are gone", are_gone, 60.0)
+    wait_until(are_gone, "connections of ended and idle threads are gone")
 
 
 def test_actions_of_several_threads_disturb_each_other_not(spark: Any) -> None:

@@ -17,6 +17,7 @@ import holdings
 from penstock.api.streaming.formats import FORMATS
 from penstock.api.streaming.sinks import SINKS
 from session_probe import queries_ended
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -76,7 +77,7 @@ def test_tables_of_delta_and_iceberg(spark: Any, tmp_path: Path) -> None:
 def test_each_connector_has_a_program_that_is_run() -> None:
     """Each format that is read or written by name stands in an example, and this file runs all of these."""
     folder = Path(connectors.__path__[0])
-    programs = {path.stem: path.read_text() for path in folder.glob("*.py") if path.stem != "__init__"}
+    programs = {path.stem: path.read_text() for path in listed(folder, "*.py") if path.stem != "__init__"}
     own = Path(__file__).read_text()
     assert all(f'run(spark, "{name}", tmp_path)' in own for name in programs)
     text = "".join(programs.values()) + (folder.parent / "streaming_day.py").read_text()

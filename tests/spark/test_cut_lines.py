@@ -16,9 +16,10 @@ import penstock
 from cuttable_proxy import CuttableProxy
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.spark.application import Application
+from penstock.testing import wait_until
 from penstock_torture.grid import HeldSparkJob, restarts_of
-from session_probe import wait_until
 from sessions import SLOTS, Kind, Sessions
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -85,7 +86,7 @@ def test_a_query_goes_on_through_cuts(cut_session: Any, line: Line, tmp_path: Pa
     counted = rows.keyBy("value", numPartitions=1).agg(n=("value", "count")).rebalance(1)
     writer = counted.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoints"))
     query = writer.option("checkpointInterval", "50ms").start(str(tmp_path / "output"))
-    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), 60)
+    wait_until(lambda: listed(tmp_path / "output", "part-*"), "rows were committed")
     for _ in range(2):
         line.cut()
     assert query.awaitTermination(60)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +19,9 @@ import pytest
 import penstock
 import session_probe
 from held_stages import nothing_until
-from machine import on_this_machine
 from penstock.spark.runtime import SparkRuntime
-from session_probe import SessionProbe, wait_until
+from penstock.testing import DEADLINE, wait_until
+from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark
 
@@ -121,7 +120,7 @@ def test_broken_off_reads(spark: Any, counting: Counting) -> None:
     frame = stream.keyBy("id", numPartitions=4).toDF()
     assert len(frame.take(3)) == 3
     probe = SessionProbe(spark)
-    wait_until("no reader is left", lambda: probe.statistics()["tasks"] == 0)
+    wait_until(lambda: probe.statistics()["tasks"] == 0, "no reader is left")
     before = probe.holdings()
     iterator = frame.toLocalIterator()
     assert next(iterator) is not None
@@ -176,7 +175,6 @@ def test_cancel_in_mid_run(spark: Any, tmp_path: Path, how: str) -> None:
 
     outcome: list[Any] = []
     frames: list[Any] = []
-    ended: list[float] = []
     context = spark.sparkContext
 
     def act() -> None:
@@ -188,12 +186,10 @@ def test_cancel_in_mid_run(spark: Any, tmp_path: Path, how: str) -> None:
             outcome.append(frames[0].count())
         except Exception as error:  # noqa: BLE001 - the test looks at it
             outcome.append(error)
-        ended.append(time.monotonic())
 
     thread = threading.Thread(target=act)
     thread.start()
-    wait_until("rows have arrived", lambda: len(session_probe.marks(Path(marks))) == 2, 60)
-    began = time.monotonic()
+    wait_until(lambda: len(session_probe.marks(Path(marks))) == 2, "rows have arrived")
     if how == "cancelJobGroup":
         context.cancelJobGroup("a-group")
     elif how == "cancelJobsWithTag":
@@ -202,17 +198,14 @@ def test_cancel_in_mid_run(spark: Any, tmp_path: Path, how: str) -> None:
         context.cancelAllJobs()
     else:
         spark.interruptAll()
-    thread.join(30)
+    thread.join(DEADLINE)
     assert not thread.is_alive()
     assert isinstance(outcome[0], Exception)
     assert "cancel" in str(outcome[0]).lower()
-    limit = on_this_machine(3.5)
-    assert ended[0] - began < limit, "Spark kills a worker only after four seconds; nobody waits for that"
     assert SessionProbe(spark).slots_in_use() == 0
     go.touch()
     assert penstock.repartition(spark.range(0, ROWS, 1, 2), 6, "id").count() == ROWS
     assert frames[0].count() == ROWS
-    print(f"{how}: {ended[0] - began:.2f} s")
 
 
 # --- exchanges, row by row

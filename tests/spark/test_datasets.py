@@ -19,13 +19,13 @@ from penstock.api.persisted import DatasetInfo
 from penstock.api.stream import Stream
 from penstock.errors import JobError, PlanError
 from penstock.spark.runtime import SparkRuntime
-from session_probe import SessionProbe, wait_until
+from penstock.testing import DEADLINE, wait_until
+from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark
 
 ROWS = 4_000
 SUM = ROWS * (ROWS - 1) // 2
-STAGE_SECONDS = 60.0
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -62,7 +62,7 @@ def waiting(folder: str) -> Stage:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             Path(folder, "started").touch()
-            yield from nothing_until(Path(folder, "go"), batch, STAGE_SECONDS)
+            yield from nothing_until(Path(folder, "go"), batch, DEADLINE)
             yield batch
 
     return stage
@@ -108,7 +108,7 @@ def test_made_once_and_shared(spark: Any, source: Stream, tmp_path: Path) -> Non
     assert (info.state, info.rows, info.partitions) == ("materialised", ROWS, 2)
     assert info.bytes == 8 * ROWS
     assert info.place == os.uname().nodename
-    assert 0 < info.age_seconds < STAGE_SECONDS
+    assert 0 < info.age_seconds < DEADLINE
     assert "mapInArrow(stage)" in info.name
     assert f"{ROWS:,}" in repr(penstock.datasets(spark))
 
@@ -164,7 +164,7 @@ def test_unpersist_gives_back(spark: Any, source: Stream, tmp_path: Path) -> Non
     held = files_of(spark, source)
     assert len(held & set(probe.files())) == 2
     source.unpersist()
-    wait_until("its files are gone", lambda: not held & set(probe.files()))
+    wait_until(lambda: not held & set(probe.files()), "its files are gone")
     assert not penstock.datasets(spark)
     assert repr(penstock.datasets(spark)) == "no persisted streams"
     with pytest.raises(Exception, match="released"):
@@ -188,15 +188,15 @@ def test_running_readers_finish(spark: Any, source: Stream, tmp_path: Path) -> N
     action = threading.Thread(target=lambda: found.append(total(reader, mode="pipelined")))
     action.start()
     try:
-        wait_until("the reader runs", (tmp_path / "started").exists, STAGE_SECONDS)
+        wait_until((tmp_path / "started").exists, "the reader runs")
     finally:
         wide.unpersist()
         source.unpersist()
     try:
-        wait_until("the files are gone", lambda: not held & set(probe.files()))
+        wait_until(lambda: not held & set(probe.files()), "the files are gone")
     finally:
         (tmp_path / "go").touch()
-        action.join(STAGE_SECONDS)
+        action.join(DEADLINE)
     assert found == [SUM]
 
 
@@ -204,7 +204,7 @@ def test_lost_with_its_host_and_made_again(spark: Any, source: Stream, tmp_path:
     """When the environment process dies it is lost, which the list says; the next action makes it again."""
     assert total(source) == SUM
     os.kill(SessionProbe(spark).environment_pid(), signal.SIGKILL)
-    wait_until("the loss is known", lambda: only(spark).state == "lost")
+    wait_until(lambda: only(spark).state == "lost", "the loss is known")
     assert (only(spark).rows, only(spark).partitions) == (0, 0)
     assert total(source) == SUM
     assert only(spark).state == "materialised"
@@ -230,7 +230,7 @@ def test_two_actions_at_once(source: Stream, tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(STAGE_SECONDS)
+        thread.join(DEADLINE)
     assert found == [SUM] * 3
     assert runs(tmp_path) == 2
 

@@ -20,6 +20,7 @@ from penstock.spark.preflight import import_ahead, is_here, run_workers_in_this_
 from penstock.spark.runtime import session_conf
 from penstock.spark.shared_workers import in_shared_workers
 from penstock.spark.slots import only_local_folder
+from penstock.testing import DEADLINE
 
 _DAEMON = "spark.python.daemon.module"
 
@@ -115,7 +116,7 @@ def test_workers_are_started_early_for_the_first_job_that_plans_frames(
             for plans_frames in (first, True):
                 one.start_ahead(settings, {}, plans_frames=plans_frames)
                 for thread in [thread for thread in threading.enumerate() if thread.name == "penstock-start-workers"]:
-                    thread.join(60)
+                    thread.join(DEADLINE)
         finally:
             one.close()
         assert len(began) == expected

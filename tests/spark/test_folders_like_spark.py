@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +68,7 @@ def test_types_of_folders_made_by_hand(spark: Any, tmp_path: Path) -> None:
     every = [text for texts in TEXTS for text in texts]
     mixed = [rng.sample(rng.choice([*TEXTS, every]), rng.choice([2, 3])) for _ in range(40)]
     spark.range(1).coalesce(1).write.parquet(str(tmp_path / "one"))
-    (file,) = (tmp_path / "one").glob("part-*.parquet")
+    (file,) = listed(tmp_path / "one", "part-*.parquet")
     wrong = []
     for number, texts in enumerate([*alone, *mixed]):
         folder = tmp_path / f"t{number}"

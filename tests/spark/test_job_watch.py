@@ -26,8 +26,7 @@ from penstock.spark.running_jobs import RunningJobs
 from penstock.spark.shared_workers import sql_variables
 from penstock.spark.slots import refuse_what_cannot_fit
 from penstock.spark.user_thread import user_place
-from penstock.testing import VirtualClock
-from session_probe import wait_until
+from penstock.testing import VirtualClock, wait_until
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -145,14 +144,14 @@ def test_running_jobs_are_shown_until_they_end() -> None:
             pass
     watch.look()
     watch.look()
-    wait_until("a job is shown twice", lambda: len(display.shown) >= 2)
+    wait_until(lambda: len(display.shown) >= 2, "a job is shown twice")
     assert display.ended == []
     states.clear()
     watch.settle()
     assert [(last.state, last.seconds, last.rows) for last in display.ended] == [("finished", 4.0, 900)]
     clock.advance(6)
-    wait_until("the display is cleared", display.cleared.is_set)
-    wait_until("the thread has ended", lambda: "penstock-progress" not in [t.name for t in threading.enumerate()])
+    wait_until(display.cleared.is_set, "the display is cleared")
+    wait_until(lambda: "penstock-progress" not in [t.name for t in threading.enumerate()], "the thread has ended")
     assert set(display.shown) == {"job"}
     assert jobs.all() == ()
     watch.close()
@@ -204,10 +203,10 @@ def test_a_query_is_shown_while_somebody_waits() -> None:
     display, states = Shown(), [""]
     watch = JobWatch(RunningJobs(), lambda _: None, find_display=lambda: display)
     with watch.showing(lambda: ProgressSnapshot("query q", (), 1.0, "q", state=states[0])):
-        wait_until("the query is shown", lambda: len(display.shown) >= 2)
+        wait_until(lambda: len(display.shown) >= 2, "the query is shown")
         states[0] = "ended"
     assert [(last.job, last.state) for last in display.ended] == [("query q", "ended")]
-    wait_until("the thread has ended", lambda: "penstock-progress" not in [t.name for t in threading.enumerate()])
+    wait_until(lambda: "penstock-progress" not in [t.name for t in threading.enumerate()], "the thread has ended")
 
 
 def test_a_display_that_fails_costs_no_job() -> None:
@@ -219,7 +218,7 @@ def test_a_display_that_fails_costs_no_job() -> None:
 
     watch = JobWatch(RunningJobs(), lambda _: None, find_display=Broken)
     with watch.showing(lambda: ProgressSnapshot("query q", (), 1.0, "q")):
-        wait_until("the thread has ended", lambda: "penstock-progress" not in [t.name for t in threading.enumerate()])
+        wait_until(lambda: "penstock-progress" not in [t.name for t in threading.enumerate()], "the thread has ended")
 
 
 def test_nowhere_to_show_costs_nothing() -> None:

@@ -23,10 +23,12 @@ import pytest
 
 import penstock
 from effort import with_all
-from endless_jobs import LIMIT_SECONDS, STAGE_SECONDS, Action, all_slots_work, endless, lives, running, watching
+from endless_jobs import Action, all_slots_work, endless, lives, running, watching
 from held_stages import nothing_until
 from penstock.errors import JobCancelledError
-from session_probe import SessionProbe, mark, marks, wait_until
+from penstock.testing import DEADLINE, wait_until
+from session_probe import SessionProbe, mark, marks
+from underway import listed, of_this_run
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +42,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     (tmp_path / "release").touch()
     children = marks(tmp_path / "children")
-    wait_until("the forked children are gone", lambda: not any(map(lives, children)))
+    wait_until(lambda: not any(map(lives, children)), "the forked children are gone")
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +71,12 @@ def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: s
     consumer = watching(str(folder), forks if victim == "consumers" else "")
     stream = source.mapInArrow(producer, "id long").keyBy("id", numPartitions=2).mapInArrow(consumer, "id long")
     action = Action(stream.run if how == "run" else stream.toDF().count)
-    wait_until("both ends run", lambda: running(folder), 60)
+    wait_until(lambda: running(folder), "both ends run")
     began = time.monotonic()
     os.kill(marks(folder / victim)[0], signal.SIGKILL)
     error = action.wait()
     assert isinstance(error, Exception)
-    assert action.ended - began < LIMIT_SECONDS
+    assert action.ended - began < DEADLINE
     assert "was lost" in str(error)
     assert not (folder / "ended").exists()
     assert probe.slots_in_use() == 0
@@ -95,13 +97,13 @@ def test_killed_environment(spark: Any, folder: Path) -> None:
     source = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(endless(str(folder)), "id long")
     frame = source.keyBy("id", numPartitions=2).mapInArrow(watching(str(folder)), "id long").toDF()
     action = Action(frame.count)
-    wait_until("both ends run", lambda: running(folder), 60)
+    wait_until(lambda: running(folder), "both ends run")
     victim = probe.environment_pid()
     began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     error = action.wait()
     assert isinstance(error, Exception)
-    assert action.ended - began < LIMIT_SECONDS
+    assert action.ended - began < DEADLINE
     assert "environment" in str(error)
     assert "lost" in str(error)
     assert not (folder / "ended").exists()
@@ -120,7 +122,7 @@ def test_killed_environment_between_jobs(spark: Any) -> None:
     assert probe.files()
     os.kill(probe.environment_pid(), signal.SIGKILL)
     all_slots_work(spark)
-    environments = list(Path(tempfile.gettempdir(), f"penstock-{os.getuid()}").glob("*/s"))
+    environments = listed(Path(tempfile.gettempdir(), f"penstock-{os.getuid()}"), "*/s")
     assert len(environments) == 1
 
 
@@ -132,7 +134,7 @@ def test_cut_off_dataframe_is_never_complete(spark: Any, folder: Path, how: str)
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number > 2:
-                yield from nothing_until(go, batch, STAGE_SECONDS)
+                yield from nothing_until(go, batch, DEADLINE)
             yield batch
 
     # Ordinary PySpark stage before ours: what it gives reaches our task through the JVM, so a cancel cuts it off.
@@ -141,7 +143,7 @@ def test_cut_off_dataframe_is_never_complete(spark: Any, folder: Path, how: str)
     frame = stream.mapInArrow(watching(str(folder)), "id long").toDF()
     action = Action(frame.count)
     probe = SessionProbe(spark)
-    wait_until("rows have reached the consumers", lambda: len(marks(folder / "consumers")) >= 1, 30)
+    wait_until(lambda: len(marks(folder / "consumers")) >= 1, "rows have reached the consumers")
     (job,) = probe.jobs()
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     jobs = sorted(tracker.getJobIdsForTag(f"penstock-{job}"))
@@ -153,7 +155,7 @@ def test_cut_off_dataframe_is_never_complete(spark: Any, folder: Path, how: str)
         spark.sparkContext._jsc.sc().cancelJob(jobs[-1], "the test cancels only the DataFrame's job")
     error = action.wait()
     assert isinstance(error, Exception)
-    assert action.ended - began < LIMIT_SECONDS
+    assert action.ended - began < DEADLINE
     assert "cancel" in str(error)
     assert not (folder / "ended").exists(), "a consumer took a truncated input for the whole"
     go.touch()
@@ -170,7 +172,7 @@ def test_cut_off_dataframe_without_exchange(spark: Any, folder: Path) -> None:
         for batch in batches:
             yield batch.slice(0, 10)
             mark(f"{folder}/producers")
-            yield from nothing_until(go, batch, STAGE_SECONDS)
+            yield from nothing_until(go, batch, DEADLINE)
             yield batch.slice(10)
 
     stream = penstock.fromDataFrame(spark.range(0, 2000, 1, 2).mapInArrow(slowly, "id long"))
@@ -178,12 +180,12 @@ def test_cut_off_dataframe_without_exchange(spark: Any, folder: Path) -> None:
     probe = SessionProbe(spark)
     before = probe.holdings()
     action = Action(frame.count)
-    wait_until("the source runs", lambda: len(marks(folder / "producers")) >= 2, 30)
+    wait_until(lambda: len(marks(folder / "producers")) >= 2, "the source runs")
     spark.sparkContext.cancelAllJobs()
     assert isinstance(action.wait(), Exception)
     probe.wait_as_before(before)
     action = Action(stream.run)
-    wait_until("the second run is there", lambda: probe.statistics()["tasks"] == 2, 30)
+    wait_until(lambda: probe.statistics()["tasks"] == 2, "the second run is there")
     spark.sparkContext.cancelAllJobs()
     assert isinstance(action.wait(), JobCancelledError)
     probe.wait_as_before(before)
@@ -202,6 +204,7 @@ for module in (session_probe, endless_jobs):
 import penstock
 from pyspark.sql import SparkSession
 from penstock.spark.session import build_session
+from penstock.testing import wait_until
 
 def main(folder):
     spark = SparkSession.builder.master("local[6]").config("spark.ui.enabled", "false").config(
@@ -212,7 +215,7 @@ def main(folder):
     stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(endless_jobs.endless(folder), "id long")
     stream = stream.keyBy("id", numPartitions=2).mapInArrow(endless_jobs.watching(folder), "id long")
     action = endless_jobs.Action(stream.run)
-    session_probe.wait_until("both ends run", lambda: endless_jobs.running(Path(folder)), 60)
+    wait_until(lambda: endless_jobs.running(Path(folder)), "both ends run")
     print("ready", session_probe.SessionProbe(spark).environment_pid(), flush=True)
     action.wait()
 
@@ -245,33 +248,25 @@ def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 def marked_processes(own: Path) -> list[psutil.Process]:
     """Every process that runs with this temporary folder."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("TMPDIR") == str(own):
-                found.append(process)
-    return found
+    return of_this_run(lambda process: process.environ().get("TMPDIR") == str(own))
 
 
 def test_killed_driver(folder: Path) -> None:
     """SIGKILL of the driver: environment, workers, sockets, folders, the secret's file: all gone by themselves."""
-    shared = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").exists() else set()
     with driver(folder) as (process, own):
         assert process.stdout is not None
         word = process.stdout.readline().split()
         assert word[:1] == ["ready"]
         environment = psutil.Process(int(word[1]))
-        assert list(own.glob("penstock-*")), "the test looks at the wrong folder"
+        assert listed(own, "penstock-*"), "the test looks at the wrong folder"
         began = time.monotonic()
         process.kill()
         process.wait()
-        wait_until("the environment is gone", lambda: not environment.is_running(), LIMIT_SECONDS)
-        wait_until("all processes are gone", lambda: not marked_processes(own), LIMIT_SECONDS)
+        wait_until(lambda: not environment.is_running(), "the environment is gone")
+        wait_until(lambda: not marked_processes(own), "all processes are gone")
         seconds = time.monotonic() - began
-        assert seconds < LIMIT_SECONDS
-        left = [str(path.relative_to(own)) for path in own.glob(f"penstock-{os.getuid()}/**")]  # logs are kept
+        assert seconds < DEADLINE
+        left = [str(path.relative_to(own)) for path in listed(own, f"penstock-{os.getuid()}/**")]  # logs are kept
         assert left in ([], [f"penstock-{os.getuid()}"]), left
         assert not (folder / "ended").exists()
-    if Path("/dev/shm").exists():
-        assert set(Path("/dev/shm").iterdir()) <= shared
     print(f"killed driver: everything gone after {seconds:.2f} s")

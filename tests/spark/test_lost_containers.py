@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing import DEADLINE
+
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "two_hosts.py"
@@ -33,7 +35,9 @@ def lacking() -> str:
     if missing:
         return f"{', '.join(missing)} of Debian's util-linux and iproute2 are missing"
     made = (*NAMESPACES, "sh", "-c", "ip link add hosts type bridge && ip link add near type veth peer name far")
-    found = subprocess.run(made, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    found = subprocess.run(
+        made, check=False, capture_output=True, text=True, timeout=DEADLINE, stdin=subprocess.DEVNULL
+    )
     return f"this user gets no namespaces with a network: {found.stderr.strip()}" if found.returncode else ""
 
 
@@ -48,7 +52,7 @@ def run(command: Sequence[str], log: Path) -> dict[str, object]:
             said, _ = process.communicate(timeout=SECONDS)
         finally:
             process.kill()
-            process.wait(60)
+            process.wait(DEADLINE)
     assert process.returncode == 0, log.read_text()[-3000:]
     outcome = json.loads(said.splitlines()[-1])
     assert isinstance(outcome, dict)

@@ -13,12 +13,12 @@ import pytest
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
-from session_probe import queries_ended, wait_until
+from penstock.testing import wait_until
+from session_probe import queries_ended
 
 pytestmark = pytest.mark.spark
 
 CHECKPOINTS = 4
-WAIT = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +47,8 @@ def started(spark: Any, folder: Path, way: str) -> StreamingQuery:
 def held(query: StreamingQuery) -> int:
     """The most bytes in flight of the last checkpoints, once there are some."""
     wait_until(
-        "rows are in flight of some checkpoints",
         lambda: sum(each["inFlightBytes"] > 0 for each in query.recentCheckpoints) >= CHECKPOINTS,
-        WAIT,
+        "rows are in flight of some checkpoints",
     )
     return max(each["inFlightBytes"] for each in query.recentCheckpoints)
 

@@ -13,8 +13,7 @@ from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.spark.datasets import KeptAs, PersistedResult, PersistedResults
-
-SECONDS = 60.0
+from penstock.testing import DEADLINE
 
 
 class Maker:
@@ -131,14 +130,14 @@ def test_one_of_many_makes_it() -> None:
     found: list[object] = []
 
     def act() -> None:
-        all_here.wait(SECONDS)
+        all_here.wait(DEADLINE)
         found.append(result.get(maker))
 
     threads = [threading.Thread(target=act) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SECONDS)
+        thread.join(DEADLINE)
     assert len(maker.lost) == 1
     assert found == [result.held] * 5
 

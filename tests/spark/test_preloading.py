@@ -17,6 +17,8 @@ from penstock.cli import main
 from penstock.spark import class_archive
 from penstock.spark.hints import PenstockWarning
 from penstock.spark.java import find_java
+from penstock.testing import DEADLINE
+from underway import listed
 
 _PROGRAM = """
 import json, sys
@@ -67,7 +69,7 @@ def test_a_java_that_fails_is_quoted(
     assert main(["preload"]) == 1
     assert "no archive of Spark's classes was written: " in (said := capfd.readouterr().err)
     assert "this Java is broken" in said
-    assert not list(cache.glob("*"))
+    assert not listed(cache, "*")
 
 
 @pytest.mark.spark
@@ -81,7 +83,7 @@ def test_java_maps_the_archive(cache: Path) -> None:
     os.link(java_starts.ARCHIVE, archive)
     environ = {**os.environ, java_starts.VARIABLE: "-XX:+UseSerialGC", "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-W", "error", "-c", _PROGRAM, str(archive)]
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) == [True, 10, "penstock.daemon"]
 
@@ -97,7 +99,7 @@ def test_spark_runs_on_the_java_of_the_extra(cache: Path, tmp_path: Path, monkey
     environ = {**os.environ, **bare, "PATH": os.environ["PATH"], java_starts.VARIABLE: "-XX:TieredStopAtLevel=1"}
     example = Path(__file__).resolve().parents[2] / "examples" / "count_words.py"
     command = [sys.executable, str(example), "--verify", "--json", str(text)]
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["words"] == 3
 
@@ -113,4 +115,4 @@ def test_java_keeps_nothing_behind_a_folder_of_settings(cache: Path, monkeypatch
     monkeypatch.setenv(java_starts.VARIABLE, "-XX:+UseSerialGC")
     with pytest.raises(class_archive.PenstockError, match="run without SPARK_CONF_DIR"):
         class_archive.write_archive(class_archive.archive_path())
-    assert not list(cache.glob("*"))
+    assert not listed(cache, "*")

@@ -13,11 +13,10 @@ from pyspark import cloudpickle
 import penstock
 import python_sources
 from penstock.errors import PlanError
-from session_probe import queries_ended, wait_until
+from penstock.testing import wait_until
+from session_probe import queries_ended
 
 pytestmark = pytest.mark.spark
-
-WAIT = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,7 @@ def test_registered_sources_do_what_they_do_in_pyspark(spark: Any, tmp_path: Pat
     theirs.processAllAvailable()
     theirs.stop()
     ours = copied(penstock.readStream(spark), tmp_path, "ours")
-    wait_until("its rows have come", lambda: ours.lastProgress and ours.lastProgress["numInputRows"], WAIT)
+    wait_until(lambda: ours.lastProgress and ours.lastProgress["numInputRows"], "its rows have come")
     ours.stop()
     assert ours.exception() is None
     assert python_sources.ledger(tmp_path / "ours") == python_sources.ledger(tmp_path / "theirs")

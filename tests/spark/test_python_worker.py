@@ -14,6 +14,7 @@ import pytest
 
 from penstock.daemon import leave_out_archives, preload
 from penstock.spark.python_worker import leave_out_closed_pipes
+from underway import listed
 
 
 def _printing(error: Exception) -> None:
@@ -57,7 +58,7 @@ def test_what_is_missing_is_named() -> None:
 def test_the_daemon_reads_no_archive_where_the_same_is_installed() -> None:
     """PySpark comes from its installed files, compiled, and no archive is left that each worker would list again."""
     library = Path(pyspark.__file__).parent / "python" / "lib"
-    archives = [str(library / "pyspark.zip"), *map(str, library.glob("py4j-*.zip"))]
+    archives = [str(library / "pyspark.zip"), *map(str, listed(library, "py4j-*.zip"))]
     program = (
         "import sys, zipimport; from penstock.daemon import forget_archives, leave_out_archives, look_up\n"
         "leave_out_archives(); import pyspark; look_up(); forget_archives()\n"

@@ -23,15 +23,16 @@ import pytest
 import penstock
 from effort import with_all
 from penstock.api.stream import Stream
-from session_probe import SessionProbe, mark, marks, wait_until
+from penstock.testing import DEADLINE, wait_until
+from session_probe import SessionProbe, mark, marks
 from sessions import FAIR, SLOTS, Kind, Sessions
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
 FILES = 4
 ROWS = 1000
 KEYS = 50
-LIMIT_SECONDS = 60.0
 
 Rows = list[tuple[Any, ...]]
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -80,7 +81,7 @@ def collected_rows(stream: Stream, _: Path) -> int:
 def written_rows(stream: Stream, folder: Path) -> int:
     """By files, whose names come to the driver; no other file is in the folder."""
     written = stream.writeParquet(folder / "written")
-    assert len(list((folder / "written").glob("*.parquet"))) == written.files
+    assert len(listed(folder / "written", "*.parquet")) == written.files
     assert written.rows == pq.read_table(folder / "written").num_rows
     return int(written.rows)
 
@@ -118,8 +119,8 @@ def partition_files(spark: Any, dataset: str, index: int) -> list[Path]:
     runtime = SparkRuntime.of(spark)
     place = runtime._application.launch(runtime.settings()).place()
     folders = [folder for folder in [place.results, *place._folders_elsewhere()] if folder.exists()]
-    (found,) = [path for folder in folders for path in folder.glob(f"{dataset}.{index}.*")]
-    return list(found.iterdir())
+    (found,) = [path for folder in folders for path in listed(folder, f"{dataset}.{index}.*")]
+    return listed(found)
 
 
 def remove_partition(spark: Any, dataset: str, index: int) -> None:
@@ -148,7 +149,7 @@ def test_lost_with_their_environment(spark: Any, numbers: str, partitions: int, 
     kill_environment(spark)
     began = time.monotonic()
     assert rows(frame) == EXPECTED
-    assert time.monotonic() - began < LIMIT_SECONDS
+    assert time.monotonic() - began < DEADLINE
     made = last_job(spark)
     assert rows(frame) == EXPECTED
     assert last_job(spark) == made
@@ -202,7 +203,7 @@ def test_a_file_damaged_in_its_middle(spark: Any, numbers: str) -> None:
     with pytest.raises(Exception, match="Spark has been given some of its rows"):
         frame.collect()
     assert rows(frame) == expected
-    wait_until("the new run is there", lambda: last_job(spark) != job)
+    wait_until(lambda: last_job(spark) != job, "the new run is there")
 
 
 def test_actions_that_read_twice(spark: Any, numbers: str) -> None:
@@ -265,7 +266,7 @@ def gated(folder: str) -> Stage:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark(f"{folder}/working")
         hold, go = Path(folder, "hold"), Path(folder, "go")
-        wait_until("its release", lambda: go.exists() or not hold.exists(), 60)
+        wait_until(lambda: go.exists() or not hold.exists(), "its release")
         yield from batches
 
     return stage
@@ -292,13 +293,13 @@ def test_a_cancelled_action_does_not_take_the_job_with_it(spark: Any, numbers: s
 
     action = threading.Thread(target=act)
     action.start()
-    wait_until("readers work for the job", lambda: marks(tmp_path / "working"), LIMIT_SECONDS)
+    wait_until(lambda: marks(tmp_path / "working"), "readers work for the job")
     (job,) = probe.jobs()
     spark.sparkContext.cancelJobGroup("impatient")
-    action.join(LIMIT_SECONDS)
+    action.join(DEADLINE)
     assert errors
     Path(tmp_path, "go").touch()
-    wait_until("the job is over", lambda: probe.jobs() == [], LIMIT_SECONDS)
+    wait_until(lambda: probe.jobs() == [], "the job is over")
     assert last_job(spark) == job
     assert rows(frame) == EXPECTED
     assert last_job(spark) == job
@@ -377,6 +378,6 @@ def test_fair(sessions: Sessions, numbers: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE)
     assert found == [EXPECTED, EXPECTED]
     one_after_the_other(spark, numbers, 2 * SLOTS)

@@ -17,10 +17,11 @@ import penstock
 from endless_jobs import Action
 from penstock.errors import JobCancelledError
 from penstock.spark.runtime import SparkRuntime
+from penstock.testing import wait_until
 from penstock_torture import gates as gated
 from penstock_torture.gates import Gates
 from penstock_torture.grid import Cell, HeldSparkJob, restarts_of, run_cell
-from session_probe import SessionProbe, wait_until
+from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark
 
@@ -54,12 +55,12 @@ def test_two_kills_one_after_the_other(spark: Any, tmp_path: Path) -> None:
     for _ in range(2):
         known = len(job.gates.marks())
         os.kill(job.gates.living("c0"), signal.SIGKILL)
-        wait_until("a consumer runs again", lambda known=known: len(job.gates.marks()) > known, 30)
+        wait_until(lambda known=known: len(job.gates.marks()) > known, "a consumer runs again")
     finished = job.finish()
     assert job.rows_are_right(finished)
     assert restarts_of(finished).count("c0") >= 2
-    wait_until("no job is left", lambda: not probe.jobs())
-    wait_until("no slot is held", lambda: not probe.slots_in_use())
+    wait_until(lambda: not probe.jobs(), "no job is left")
+    wait_until(lambda: not probe.slots_in_use(), "no slot is held")
 
 
 def test_cancel_while_a_restart_is_under_way(spark: Any, tmp_path: Path) -> None:
@@ -74,14 +75,14 @@ def test_cancel_while_a_restart_is_under_way(spark: Any, tmp_path: Path) -> None
         os.kill(gates.living("p0"), signal.SIGKILL)
         core = probe._core()
         (job,) = probe.jobs()
-        wait_until("the restart is decided", lambda: any(name == "restart" for _, name, _ in core.trace(job)))
+        wait_until(lambda: any(name == "restart" for _, name, _ in core.trace(job)), "the restart is decided")
         # As Ctrl-C does: Spark's own cancel has no Spark job to reach while the job waits for its restart.
         runtime = SparkRuntime.of(spark)
         runtime._application.master(runtime.settings()).cancel(job, "the user cancels")
         error = action.wait()
         assert isinstance(error, JobCancelledError)
         assert len(gates.marks()) == known, "something ran again after the cancel"
-        wait_until("no slot is held", lambda: not probe.slots_in_use())
+        wait_until(lambda: not probe.slots_in_use(), "no slot is held")
     finally:
         spark.conf.unset("spark.penstock.restart.delay")
         Gates(str(tmp_path)).open_all()

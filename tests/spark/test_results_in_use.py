@@ -12,7 +12,9 @@ import pytest
 
 import penstock
 from penstock.spark import results_in_use
-from session_probe import SessionProbe, wait_until
+from penstock.testing import wait_until
+from session_probe import SessionProbe
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +31,7 @@ def repartitioned(spark: Any) -> Any:
 
 def descriptors(pid: int) -> int:
     """The number of files that a process has open."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return len(listed(Path(f"/proc/{pid}/fd")))
 
 
 def held(spark: Any) -> Any:
@@ -57,15 +59,15 @@ def test_many_actions_leave_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch)
         actions += 1
         return actions >= ACTIONS and probe.results() < results + actions
 
-    wait_until("results went without being asked to", went_unasked)
+    wait_until(went_unasked, "results went without being asked to")
 
     def are_gone() -> bool:
         probe.collect()
         return probe.results() <= results + 2  # Spark keeps the plans that it saw last
 
-    wait_until("results that nobody can read are gone", are_gone)
+    wait_until(are_gone, "results that nobody can read are gone")
     # Files go a little later than the results that they belong to.
-    wait_until("files of results that are gone are gone", lambda: len(probe.files()) <= len(files) + 4)
+    wait_until(lambda: len(probe.files()) <= len(files) + 4, "files of results that are gone are gone")
     assert [descriptors(pid) for pid in pids] <= [count + 8 for count in before]
 
 

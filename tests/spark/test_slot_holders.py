@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import penstock
-from endless_jobs import STAGE_SECONDS, Action, all_slots_work
+from endless_jobs import Action, all_slots_work
 from penstock.errors import SlotsError
-from session_probe import mark, marks, wait_until
+from penstock.testing import DEADLINE, wait_until
+from session_probe import mark, marks
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +26,7 @@ def holding(folder: str) -> Callable[[int], None]:
 
     def hold(number: int) -> None:
         mark(f"{folder}/held")
-        wait_until("its release", Path(folder, "release").exists, 2 * STAGE_SECONDS)
+        wait_until(Path(folder, "release").exists, "its release")
 
     return hold
 
@@ -40,7 +41,7 @@ def test_the_error_names_who_holds_the_slots(spark: Any, tmp_path: Path) -> None
 
     action = Action(foreign)
     try:
-        wait_until("a foreign job has all slots", lambda: len(marks(tmp_path / "held")) == SLOTS, STAGE_SECONDS)
+        wait_until(lambda: len(marks(tmp_path / "held")) == SLOTS, "a foreign job has all slots")
         spark.conf.set(TIMEOUT, "1s")
         stream = penstock.fromDataFrame(spark.range(0, 10, 1, 2)).keyBy("id", numPartitions=2, mode="pipelined")
         with pytest.raises(SlotsError, match=r"Tasks are running of Spark job \d+ \(a long read, group night\): 8"):
@@ -48,6 +49,6 @@ def test_the_error_names_who_holds_the_slots(spark: Any, tmp_path: Path) -> None
     finally:
         spark.conf.unset(TIMEOUT)
         (tmp_path / "release").touch()
-        outcome = action.wait(STAGE_SECONDS)
+        outcome = action.wait(DEADLINE)
     assert outcome is None
     all_slots_work(spark)

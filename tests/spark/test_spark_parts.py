@@ -38,8 +38,7 @@ from penstock.spark.slots import SlotWatch
 from penstock.spark.task import error_text
 from penstock.spark.types import arrow_schema, conform_batch, spark_batches, struct_type
 from penstock.spark.user_thread import UserThread
-
-WAIT = 30.0
+from penstock.testing import DEADLINE
 
 
 @pytest.mark.parametrize(
@@ -167,7 +166,7 @@ def launched(context: Any, user: Any) -> tuple[str | None, bool]:
     spark_job = SparkJob(SparkJobId(SparkJobKind.WORKERS), (WorkerNumber(0),))
     submission = Submission("j1", nothing, Settings(), 8, payload)
     SparkLauncher(context).launch(LaunchRequest(submission, nothing, (spark_job,), ends.put))
-    returned = ends.get(timeout=60)
+    returned = ends.get(timeout=DEADLINE)
     assert returned.spark_job == spark_job.id
     return returned.error, returned.cancelled
 
@@ -221,12 +220,12 @@ def test_only_the_workers_of_jobs_that_are_over_are_waited_for() -> None:
     launcher = SparkLauncher(SimpleNamespace(_jsc=object()))  # type: ignore[arg-type]  # it launches nothing
     spark_job = SparkJobId(SparkJobKind.WORKERS)
     launcher._running.update({"query": {spark_job}, "over": {spark_job}})
-    launcher.wait(WAIT, ["gone"])
+    launcher.wait(DEADLINE, ["gone"])
     returned = threading.Timer(0.01, launcher.returned, ("over", spark_job))
     returned.start()
     began = time.monotonic()
-    launcher.wait(WAIT, ["over"])
-    assert time.monotonic() - began < WAIT
+    launcher.wait(DEADLINE, ["over"])
+    assert time.monotonic() - began < DEADLINE
     returned.join()
     assert launcher.jobs() == ("query",)
 

@@ -24,15 +24,16 @@ from external_process import ExternalProcess
 from penstock import client
 from penstock.errors import PlanError, SettingError
 from penstock.spark.runtime import SparkRuntime
-from session_probe import conf, mark, marks, wait_until
+from penstock.testing import DEADLINE, wait_until
+from session_probe import conf, mark, marks
 from sessions import Kind, Sessions
 from standalone import StandaloneCluster
+from underway import below, listed, of_this_run
 
 pytestmark = pytest.mark.spark
 
 ROWS = 20_000
 PRODUCERS = 4
-WAIT = 240.0
 DYNAMIC = (
     ("spark.dynamicAllocation.enabled", "true"),
     ("spark.dynamicAllocation.minExecutors", "0"),
@@ -82,7 +83,7 @@ def _session_ends_first(
     """The session ends before its cluster and services do; the application's folder goes with it."""
     yield
     sessions.stop()
-    wait_until("the Worker removes the folder", lambda: not list(cluster.local.glob("*/*/*/penstock")), WAIT)
+    wait_until(lambda: not listed(cluster.local, "*/*/*/penstock"), "the Worker removes the folder")
 
 
 def producing(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -100,7 +101,7 @@ def held(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark(f"{folder}/consumers")
-        pause, end = threading.Event(), time.monotonic() + WAIT
+        pause, end = threading.Event(), time.monotonic() + DEADLINE
         while not Path(folder, "go").exists() and time.monotonic() < end:
             pause.wait(0.05)
         yield from batches
@@ -117,17 +118,14 @@ def job(spark: Any, folder: Path) -> Any:
 def kill_hosts(spark: Any, cluster: StandaloneCluster) -> None:
     """Kill the executors with all their Python processes and environments, and remove all of their files."""
     application = SparkRuntime.of(spark)._application.name
-    victims = [child for executor in cluster.executors() for child in (executor, *executor.children(recursive=True))]
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "penstock.environment" in words and application in words:
-            victims.append(process)
+    victims = [child for executor in cluster.executors() for child in (executor, *below(executor.pid))]
+    victims += of_this_run(lambda process: {"penstock.environment", application} <= set(process.cmdline()))
     assert len(victims) > 2
     for victim in victims:
         if victim.is_running():
             victim.kill()
-    psutil.wait_procs(victims, 30)
-    for folder in cluster.local.glob("*/*/blockmgr-*"):
+    psutil.wait_procs(victims, DEADLINE)
+    for folder in listed(cluster.local, "*/*/blockmgr-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -135,12 +133,12 @@ def test_executors_that_are_killed_take_no_rows_along(spark: Any, cluster: Stand
     """Killed between producing and reading: consumers run again, and no producer does."""
     assert not cluster.executors(), "nobody has asked for anything yet"
     action = Action(job(spark, tmp_path).count)
-    wait_until("a consumer waits", lambda: marks(tmp_path / "consumers") or action.ended, WAIT)
+    wait_until(lambda: marks(tmp_path / "consumers") or action.ended, "a consumer waits")
     produced = len(marks(tmp_path / "producers"))  # fewer tasks read the partitions where one executor has come
     assert 0 < produced <= PRODUCERS, action.outcome
     kill_hosts(spark, cluster)
     (tmp_path / "go").touch()
-    assert action.wait(WAIT) == ROWS
+    assert action.wait(DEADLINE) == ROWS
     assert len(marks(tmp_path / "producers")) == produced
 
 
@@ -164,7 +162,7 @@ def test_a_host_service_keeps_rows_through_kills_of_all_that_made_them(
     """Executors, environments and the service are killed between producing and reading: no producer runs again."""
     with conf(spark, {"spark.penstock.shuffle.service": "external"}):
         action = Action(job(spark, tmp_path).count)
-        wait_until("a consumer waits", lambda: marks(tmp_path / "consumers") or action.ended, WAIT)
+        wait_until(lambda: marks(tmp_path / "consumers") or action.ended, "a consumer waits")
         produced = len(marks(tmp_path / "producers"))
         assert 0 < produced <= PRODUCERS, action.outcome
         assert len(host_service.folders()) >= produced
@@ -172,7 +170,7 @@ def test_a_host_service_keeps_rows_through_kills_of_all_that_made_them(
         host_service.kill()
         host_service.start()
         (tmp_path / "go").touch()
-        assert action.wait(WAIT) == ROWS
+        assert action.wait(DEADLINE) == ROWS
         assert len(marks(tmp_path / "producers")) == produced
 
 

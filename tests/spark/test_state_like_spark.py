@@ -19,11 +19,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 import penstock
 from effort import with_all
+from penstock.testing import DEADLINE
 
 pytest.importorskip("google.protobuf", reason="PySpark's transformWithState needs it")
 pytestmark = pytest.mark.spark
 
-WAIT = 90.0
 STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 OUTPUT = StructType(
     [StructField("id", StringType()), StructField("count", IntegerType()), StructField("text", StringType())]
@@ -153,7 +153,7 @@ def by_spark(spark: Any, folder: Path, tmp_path: Path, run: Callable[[Any], Any]
     writer = writer.foreachBatch(lambda frame, _: rows.extend(tuple(row) for row in frame.collect()))
     query = writer.option("checkpointLocation", str(tmp_path / "theirs")).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(WAIT)
+        assert query.awaitTermination(DEADLINE)
     finally:
         query.stop()
         spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
@@ -167,7 +167,7 @@ def by_penstock(spark: Any, folder: Path, tmp_path: Path, run: Callable[[Any], A
     stream = run(source.option("bounded", True).load(str(folder)).groupBy("id", numPartitions=2))
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "ours"))
     query = writer.start(str(tmp_path / "output"))
-    assert query.awaitTermination(WAIT)
+    assert query.awaitTermination(DEADLINE)
     return [tuple(row) for row in spark.read.schema(OUTPUT).parquet(str(tmp_path / "output")).collect()]
 
 

@@ -27,12 +27,12 @@ from penstock.api.streaming.query import StreamingQuery
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import PlanError, SettingError, SlotsError
 from penstock.spark.hints import PenstockWarning
+from penstock.testing import DEADLINE, wait_until
 from penstock_bench.workers import worker_pids
-from session_probe import queries_ended, wait_until
+from session_probe import queries_ended
+from underway import listed
 
 pytestmark = pytest.mark.spark
-
-WAIT = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def lost_and_doubled(folder: Path, rows: int, *others: Path) -> tuple[int, int]:
 
 def owners_at(folder: Path) -> list[str]:
     """The files of the owners of a query's location, without the signs of queries that run."""
-    return sorted(path.name for path in (folder / "checkpoints" / "owners").iterdir() if path.suffix != ".running")
+    return sorted(path.name for path in listed(folder / "checkpoints" / "owners") if path.suffix != ".running")
 
 
 def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,14 +91,14 @@ def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest
     assert penstock.streams(spark).awaitAnyTermination(0.01) is False
     query.explain()
     assert "pipelined_bounded" in capsys.readouterr().out
-    assert penstock.streams(spark).awaitAnyTermination(WAIT) is True
-    assert query.awaitTermination(WAIT) is True
+    assert penstock.streams(spark).awaitAnyTermination(DEADLINE) is True
+    assert query.awaitTermination(DEADLINE) is True
     assert query.exception() is None
     assert lost_and_doubled(tmp_path, 2_000) == (0, 0)
     assert query not in penstock.streams(spark).active
     assert query.status["message"] == "Stopped"
     assert query.recentProgress[-1]["restarts"] == 0
-    wait_until("the listener has heard of the end", lambda: ears.heard[-1:] == ["QueryTerminatedEvent"], WAIT)
+    wait_until(lambda: ears.heard[-1:] == ["QueryTerminatedEvent"], "the listener has heard of the end")
     penstock.streams(spark).removeListener(ears)
     assert ears.heard[0] == "QueryStartedEvent"
     assert "QueryProgressEvent" in ears.heard
@@ -115,12 +115,12 @@ def test_folders_of_a_union_change_places_and_another_one_is_refused(spark: Any,
     def run(*folders: str, rows: int) -> None:
         first, second = (penstock.readStream(spark).text(str(tmp_path / folder)) for folder in folders)
         query = started(first.union(second), tmp_path)
-        wait_until("all rows are there", lambda: len(written()) >= rows, WAIT)
+        wait_until(lambda: len(written()) >= rows, "all rows are there")
         query.stop()
         assert query.exception() is None
 
     def written() -> list[str]:
-        files = sorted((tmp_path / "output").glob("part-*"))
+        files = listed(tmp_path / "output", "part-*")
         return [value for file in files for value in pq.read_table(file)["value"].to_pylist()]
 
     run("a", "b", rows=6)
@@ -144,13 +144,13 @@ def test_memory_table_progress_and_stop(spark: Any, caplog: pytest.LogCaptureFix
     counts = rate.selectExpr("value % 5 AS k").keyBy("k", numPartitions=1).count()
     writer = counts.writeStream.format("memory").queryName("five").option("checkpointInterval", "300ms")
     query = writer.start()
-    wait_until("a checkpoint is complete", lambda: (query.lastProgress or {}).get("batchId", -1) > 0, WAIT)
+    wait_until(lambda: (query.lastProgress or {}).get("batchId", -1) > 0, "a checkpoint is complete")
     with pytest.raises(SettingError, match="five"):
         counts.writeStream.format("memory").queryName("five").start()
     number = query.checkpoint()
     assert number > 0
     query.stop()
-    wait_until("its checkpoints are tidied up", lambda: not any("-checkpoints" in name for name in _threads()), WAIT)
+    wait_until(lambda: not any("-checkpoints" in name for name in _threads()), "its checkpoints are tidied up")
     assert "could not be tidied up" not in caplog.text
     assert query.exception() is None
     last = query.recentProgress[-1]
@@ -173,11 +173,11 @@ def test_memory_table_progress_and_stop(spark: Any, caplog: pytest.LogCaptureFix
 def test_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     """SIGKILL of the tasks of a running query: it goes on from its last checkpoint, with no row lost or doubled."""
     query = started(numbers(spark, 12_000, 2_000), tmp_path)
-    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
+    wait_until(lambda: listed(tmp_path / "output", "part-*"), "rows were committed")
     for worker in worker_pids():  # some of them may be idle
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
-    assert query.awaitTermination(WAIT) is True
+    assert query.awaitTermination(DEADLINE) is True
     assert lost_and_doubled(tmp_path, 12_000) == (0, 0)
     assert query.recentProgress[-1]["restarts"] >= 1
 
@@ -188,14 +188,14 @@ def test_next_query_goes_on_where_a_cancelled_one_was(spark: Any, tmp_path: Path
     A run that would write into another folder is refused in between: the first is where its rows are to appear.
     """
     first = started(numbers(spark, 8_000, 2_000), tmp_path)
-    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
+    wait_until(lambda: listed(tmp_path / "output", "part-*"), "rows were committed")
     first.stop(0.0)
     writer = numbers(spark, 8_000, 2_000).writeStream.option("checkpointLocation", str(tmp_path / "checkpoints"))
     with pytest.raises(PlanError, match=r"files to publish in .*/output, and this query writes into .*/elsewhere"):
         writer.start(str(tmp_path / "elsewhere"))
     second = started(numbers(spark, 8_000, 2_000), tmp_path)
     assert (second.id, second.runId != first.runId) == (first.id, True)
-    assert second.awaitTermination(WAIT) is True
+    assert second.awaitTermination(DEADLINE) is True
     assert lost_and_doubled(tmp_path, 8_000) == (0, 0)
 
 
@@ -205,7 +205,7 @@ def test_queries_begin_with_savepoints_of_others(spark: Any, tmp_path: Path) -> 
     Into a folder of its own, though the first location is gone: in both together no row is lost or doubled.
     """
     first = started(numbers(spark, 8_000, 2_000), tmp_path)
-    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
+    wait_until(lambda: listed(tmp_path / "output", "part-*"), "rows were committed")
     with pytest.raises(CheckpointError, match="is a folder with"):
         first.checkpoint(savepoint=str(tmp_path))
     with pytest.raises(CheckpointError, match="is a folder with"):
@@ -220,7 +220,7 @@ def test_queries_begin_with_savepoints_of_others(spark: Any, tmp_path: Path) -> 
         started(other, tmp_path, savepoint=tmp_path / "one")
     new = tmp_path / "new"
     second = started(numbers(spark, 8_000, 2_000), new, savepoint=tmp_path / "two")
-    assert second.awaitTermination(WAIT) is True
+    assert second.awaitTermination(DEADLINE) is True
     assert lost_and_doubled(tmp_path, 8_000, new) == (0, 0)
 
 
@@ -267,7 +267,7 @@ def test_queries_go_on_with_other_numbers_of_tasks(spark: Any, tmp_path: Path) -
         query = started(counts(sources, counters, None), tmp_path)
         assert query.checkpoint() > 0
         query.stop(0.0)
-    assert started(counts(1, 2, 14_000), tmp_path).awaitTermination(WAIT) is True
+    assert started(counts(1, 2, 14_000), tmp_path).awaitTermination(DEADLINE) is True
     table = pq.read_table(tmp_path / "output").group_by("k").aggregate([("count", "max")])
     assert sorted(table["count_max"].to_pylist()) == [2_000] * 7
 
@@ -286,7 +286,7 @@ def test_query_says_what_it_holds_and_needs(spark: Any, tmp_path: Path) -> None:
     rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=0.001).load()
     query = started(rate, tmp_path)
     waits = "Waiting for data to arrive; it holds 1 of 8 task slots"
-    wait_until("it is idle", lambda: query.status["message"].startswith(waits), WAIT)
+    wait_until(lambda: query.status["message"].startswith(waits), "it is idle")
     assert not query.status["isDataAvailable"]
     assert query.status["slots"] == 1
     assert query.status["slotsLeft"] == 7
@@ -300,14 +300,14 @@ def test_jobs_beside_a_query_take_the_slots_that_it_leaves(spark: Any) -> None:
     """Planned for all slots they waited for those of the query, which it keeps, and failed; so did another query."""
     rate = penstock.readStream(spark).format("rate").option("rowsPerSecond", 10)
     query = rate.option("numPartitions", 7).load().writeStream.format("noop").start()
-    wait_until("it runs", lambda: query.status["isDataAvailable"], WAIT)
+    wait_until(lambda: query.status["isDataAvailable"], "it runs")
     assert query.status["slotsLeft"] == 1
     rows = penstock.fromDataFrame(spark.range(100).selectExpr("id", "id % 3 AS k"))
     assert rows.count() == 100
     assert sorted(rows.groupBy("k").count().toDF().collect()) == [(0, 34), (1, 33), (2, 33)]
     numbered = penstock.readStream(spark).format("rate").options(numRows=50, rowsPerSecond=1_000).load()
     other = numbered.writeStream.format("memory").queryName("beside").start()
-    assert other.awaitTermination(WAIT) is True
+    assert other.awaitTermination(DEADLINE) is True
     assert spark.table("beside").count() == 50
     assert query.isActive
     query.stop()
@@ -339,7 +339,7 @@ def test_error_of_a_function_ends_the_query(spark: Any, tmp_path: Path) -> None:
     rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=100).load()
     query = started(rate.mapInArrow(broken, rate.schema), tmp_path)
     with pytest.raises(Exception, match="no such shop"):
-        query.awaitTermination(WAIT)
+        query.awaitTermination(DEADLINE)
     assert "no such shop" in str(query.exception())
     assert not query.isActive
     said = query.logs(lines=400)

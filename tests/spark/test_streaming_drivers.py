@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from session_probe import wait_until
+from penstock.testing import DEADLINE, wait_until
+from underway import below, listed
 
 pytestmark = pytest.mark.spark
 
@@ -43,15 +44,15 @@ def driver(folder: Path) -> subprocess.Popen[str]:
 def test_next_driver_goes_on(tmp_path: Path) -> None:
     """The driver and its JVM die by SIGKILL while rows flow; the next one ends the query: 0 lost, 0 doubled."""
     first = driver(tmp_path)
-    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), 120)
-    for process in [*psutil.Process(first.pid).children(recursive=True), psutil.Process(first.pid)]:
+    wait_until(lambda: listed(tmp_path / "output", "part-*"), "rows were committed")
+    for process in [*below(first.pid), psutil.Process(first.pid)]:
         with suppress(psutil.NoSuchProcess):  # a worker may end, or be a zombie, before its turn comes
             if "penstock.environment" not in " ".join(process.cmdline()):
                 process.send_signal(signal.SIGKILL)
-    printed, _ = first.communicate(timeout=30)
+    printed, _ = first.communicate(timeout=DEADLINE)
     assert len(pq.read_table(tmp_path / "output")) < ROWS
     second = driver(tmp_path)
-    again, _ = second.communicate(timeout=120)
+    again, _ = second.communicate(timeout=DEADLINE)
     assert second.returncode == 0
     assert again == printed
     table = pq.read_table(tmp_path / "output")

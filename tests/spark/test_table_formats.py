@@ -16,6 +16,7 @@ import penstock
 from effort import with_all
 from penstock.errors import JobError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +51,7 @@ def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def under(folder: Path) -> set[Path]:
     """All files below a folder."""
-    return {path for path in folder.rglob("*") if path.is_file()}
+    return {path for path in listed(folder, "**/*") if path.is_file()}
 
 
 # --- Delta Lake

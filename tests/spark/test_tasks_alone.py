@@ -17,11 +17,11 @@ import pytest
 
 import penstock
 from penstock.errors import PlanError, SettingError
-from session_probe import queries_ended, wait_until
+from penstock.testing import wait_until
+from session_probe import queries_ended
 
 pytestmark = pytest.mark.spark
 
-WAIT = 60.0
 RATE = 6_000
 KEYS = 50
 APPROXIMATE = {"recovery": "approximate", "consistency": "at_least_once", "checkpointInterval": "100ms"}
@@ -74,11 +74,11 @@ def test_counts_by_key_lack_what_is_reported(spark: Any, tmp_path: Path, log: bo
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoints")).start(str(tmp_path / "output"))
     for kill in (1, 2):
         before = completed(query)
-        wait_until("checkpoints are complete", lambda before=before: completed(query) > before + 1, WAIT)
+        wait_until(lambda before=before: completed(query) > before + 1, "checkpoints are complete")
         (tmp_path / "wish").touch()
-        wait_until("it is known what was lost", lambda kill=kill: is_known(query, kill), WAIT)
+        wait_until(lambda kill=kill: is_known(query, kill), "it is known what was lost")
     before = completed(query)
-    wait_until("checkpoints go on", lambda: completed(query) > before + 2, WAIT)
+    wait_until(lambda: completed(query) > before + 2, "checkpoints go on")
     found = query.lastProgress["recovery"]
     query.stop()
     table = pq.read_table(tmp_path / "output").group_by("k").aggregate([("n", "max"), ("newest", "max")])
@@ -98,11 +98,11 @@ def of_killed_task(spark: Any, folder: Path, options: dict[str, str]) -> tuple[d
     passed = source.load().rebalance(2).mapInArrow(dying(folder / "wish", ["value"]), "value long").rebalance(1)
     writer = passed.writeStream.format("parquet").options(**APPROXIMATE, **options)
     query = writer.option("checkpointLocation", str(folder / "checkpoints")).start(str(folder / "output"))
-    wait_until("a checkpoint is complete", lambda: completed(query) > 0, WAIT)
+    wait_until(lambda: completed(query) > 0, "a checkpoint is complete")
     before = completed(query)
     (folder / "wish").touch()
-    wait_until("it is known what was lost", lambda: is_known(query), WAIT)
-    wait_until("checkpoints go on", lambda: completed(query) > before + 2, WAIT)
+    wait_until(lambda: is_known(query), "it is known what was lost")
+    wait_until(lambda: completed(query) > before + 2, "checkpoints go on")
     report = query.lastProgress
     query.stop()
     values = pq.read_table(folder / "output")["value"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from effort import some_of
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -95,9 +96,9 @@ def test_answers_are_compared_exactly(example: ModuleType) -> None:
 
 def test_a_kept_folder_is_checked(example: ModuleType, tables: str, tmp_path: Path, capsys: Any) -> None:
     """Tables are used again at their own scale factor only, and a folder with some of them is refused."""
-    files = {path: path.stat().st_mtime_ns for path in Path(tables).iterdir()}
+    files = {path: path.stat().st_mtime_ns for path in listed(Path(tables))}
     example.generate(tables, SCALE)
-    assert files == {path: path.stat().st_mtime_ns for path in Path(tables).iterdir()}
+    assert files == {path: path.stat().st_mtime_ns for path in listed(Path(tables))}
     assert example.main(["--data", tables, "--scale", "1"]) == 2
     assert "tables of scale factor 0.05, not 1" in capsys.readouterr().err
     (tmp_path / "orders.parquet").write_bytes(b"")

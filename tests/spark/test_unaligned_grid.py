@@ -16,9 +16,11 @@ import pytest
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture.harm import kill_a_worker
 from query_shapes import QueryShape, rows_given
-from session_probe import queries_ended, wait_until
+from session_probe import queries_ended
+from underway import listed
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
@@ -27,7 +29,6 @@ ROWS = 6_000
 PER_SECOND = 4_000
 MOST_TASKS = 7
 """The session's slots but one."""
-WAIT = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def test_each_row_once_in_a_query_of_any_shape(spark: Any, tmp_path: Path, seed:
     rows = ROWS
     if shape.rescales:
         query = started(spark, shape, tmp_path, None, chance)
-        wait_until("a checkpoint is complete", lambda: any(tmp_path.glob("checkpoints/chk-*/_metadata")), WAIT)
+        wait_until(lambda: any(listed(tmp_path, "checkpoints/chk-*/_metadata")), "a checkpoint is complete")
         query.awaitTermination(chance.uniform(0.0, 0.5))
         query.stop(0.0)
         rows = max(ROWS, rows_given(str(tmp_path / "checkpoints")))
@@ -67,5 +68,5 @@ def test_each_row_once_in_a_query_of_any_shape(spark: Any, tmp_path: Path, seed:
         if query.awaitTermination(chance.uniform(0.2, 2.0)):
             break
         kill_a_worker(chance)
-    assert query.awaitTermination(WAIT) is True
+    assert query.awaitTermination(DEADLINE) is True
     assert shape.faults(tmp_path / "output", rows) == [], shape

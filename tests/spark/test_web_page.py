@@ -14,7 +14,9 @@ import pytest
 
 import penstock
 from penstock.errors import SettingError
+from penstock.testing import DEADLINE
 from sessions import Kind, Sessions
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -27,8 +29,8 @@ def keyed(spark: Any) -> Any:
 def told(url: str) -> dict[str, Any]:
     """All that the page tells, to a browser's way of asking: by the address with the token, then by the cookie."""
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-    assert b"<title>Penstock</title>" in opener.open(url, timeout=20).read()
-    with opener.open(url.partition("?")[0] + "data", timeout=20) as answer:
+    assert b"<title>Penstock</title>" in opener.open(url, timeout=DEADLINE).read()
+    with opener.open(url.partition("?")[0] + "data", timeout=DEADLINE) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
@@ -88,7 +90,7 @@ def test_a_place_that_takes_no_report_is_refused_before_the_work(spark: Any, tmp
     for place in ("/proc/none/report.html", tmp_path):
         with pytest.raises(SettingError, match="can't be written"), penstock.performanceReport(spark, place):
             pytest.fail("the block has begun")
-    assert list(tmp_path.iterdir()) == []
+    assert listed(tmp_path) == []
 
 
 def test_a_session_may_have_its_page_from_the_beginning(

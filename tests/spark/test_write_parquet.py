@@ -15,11 +15,12 @@ import pytest
 
 import penstock
 from penstock.errors import JobCancelledError, JobError, SettingError
+from penstock.testing import DEADLINE
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
 ROWS = 5_000
-WAIT_SECONDS = 60.0
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.dictionary(pa.int8(), pa.string()))])
 """With a type that Spark itself does not have: the rows never are Spark's."""
 
@@ -39,7 +40,7 @@ def stream_of(spark: Any, rows: int = ROWS) -> Any:
 
 def hidden(folder: Path) -> list[str]:
     """The folders left beside the targets."""
-    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    return [path.name for path in listed(folder) if path.name.startswith(".")]
 
 
 def test_rows_files_and_figures(spark: Any, tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_rows_files_and_figures(spark: Any, tmp_path: Path) -> None:
     assert table.schema.equals(SCHEMA)
     assert sorted(table["id"].to_pylist()) == list(range(ROWS))
     assert table["word"].to_pylist() == [f"w{number % 10}" for number in table["id"].to_pylist()]
-    parts = sorted(path.glob("part-*.parquet"))
+    parts = listed(path, "part-*.parquet")
     assert [part.name[5:10] for part in parts] == ["00000", "00001", "00002"]
     assert (path / "_SUCCESS").exists()
     assert pq.ParquetFile(parts[0]).metadata.row_group(0).column(0).compression == "ZSTD"
@@ -67,7 +68,7 @@ def test_order_of_partitions_is_that_of_names(spark: Any, tmp_path: Path) -> Non
     stream = penstock.fromDataFrame(spark.range(ROWS)).partitionCustom(keep, 4)
     written = stream.writeParquet((tmp_path / "out").as_uri(), compression="none")
     assert written.files == 4
-    for number, part in enumerate(sorted((tmp_path / "out").glob("part-*"))):
+    for number, part in enumerate(listed(tmp_path / "out", "part-*")):
         assert {value // (ROWS // 4) for value in pq.read_table(part)["id"].to_pylist()} == {number}
 
 
@@ -96,7 +97,7 @@ def test_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"'zip' is none of none, snappy"):
         stream.writeParquet(tmp_path / "out", compression="zip")
     assert not ran.exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert [path.name for path in listed(tmp_path)] == ["file"]
 
 
 def broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -121,7 +122,7 @@ def test_failure_leaves_what_was_there(spark: Any, tmp_path: Path) -> None:
     bad = bad.mapInArrow(broken, "id long")
     with pytest.raises(JobError, match="boom"):
         bad.writeParquet(out)
-    assert not list(tmp_path.iterdir())
+    assert not listed(tmp_path)
     stream_of(spark, 100).writeParquet(out)
     with pytest.raises(JobError, match="boom"):
         bad.writeParquet(out, overwrite=True)
@@ -140,7 +141,7 @@ def test_cancel_leaves_nothing(spark: Any, tmp_path: Path) -> None:
         import time
 
         kept = list(batches)
-        end = time.monotonic() + WAIT_SECONDS
+        end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
             (started / "yes").touch()
             yield from kept
@@ -161,9 +162,9 @@ def test_cancel_leaves_nothing(spark: Any, tmp_path: Path) -> None:
     while not (started / "yes").exists() and thread.is_alive():
         pause.wait(0.01)
     spark.sparkContext.cancelJobGroup("writing")
-    thread.join(WAIT_SECONDS)
+    thread.join(DEADLINE)
     assert isinstance(raised[0], JobCancelledError)
-    assert [path.name for path in tmp_path.iterdir()] == ["started"]
+    assert [path.name for path in listed(tmp_path)] == ["started"]
 
 
 def test_a_persisted_stream_is_written(spark: Any, tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
+from penstock.testing import DEADLINE
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 from query_of_files import EXPECTED, graph, rows_in
-
-SECONDS = 60.0
+from underway import listed
 
 
 def available(made: JobGraph) -> JobGraph:
@@ -60,7 +60,7 @@ def test_each_file_is_read_once_by_three_runs(tmp_path: Path, seed: int) -> None
             for _ in range(3 if number == 1 else 0):
                 query.run(time.monotonic() + chance.uniform(0.0, 0.06))
                 query.kill(chance.choice(list(query.lines)))
-            query.run_through(SECONDS)
+            query.run_through(DEADLINE)
             assert not [error for error in query.failures if not isinstance(error, EXPECTED)]
         assert Counter(rows_in(tmp_path)) == expected, number
 
@@ -72,7 +72,7 @@ def test_run_over_an_unchanged_folder_ends_without_rows(tmp_path: Path) -> None:
         with LocalQuery(available(graph(tmp_path, Mount(), 1)), location(tmp_path), available_now=True) as query:
             arrive(tmp_path / "in", number, files, expected)
             query.start()
-            query.run_through(SECONDS)
+            query.run_through(DEADLINE)
         assert Counter(rows_in(tmp_path)) == expected
 
 
@@ -105,9 +105,9 @@ def test_partitions_are_read_up_to_where_they_have_nothing(tmp_path: Path) -> No
         stages = [(2, (), Lines.schema, None), (1, (sink,), Lines.schema, PartitionerSpec("rebalance"))]
         with LocalQuery(linear_graph(source, stages), location(tmp_path), available_now=True) as query:
             query.start()
-            query.run_through(SECONDS)
+            query.run_through(DEADLINE)
         found = Counter(
-            value for path in (tmp_path / "out").glob("part-*") for value in pq.read_table(path)["value"].to_pylist()
+            value for path in listed(tmp_path / "out", "part-*") for value in pq.read_table(path)["value"].to_pylist()
         )
         assert found == Counter(dict.fromkeys(range(rows), 2))
 

@@ -24,10 +24,10 @@ from penstock.record import PartitionerSpec
 from penstock.stream.batch_files import BatchFiles, FileBatch
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.sinks import SinkOperator
+from penstock.testing import DEADLINE
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 from query_of_files import EXPECTED, graph
-
-SECONDS = 60.0
+from underway import listed
 
 
 def batches_of(folder: Path) -> BatchFiles:
@@ -74,7 +74,7 @@ def test_each_row_is_in_one_batch_through_kills(tmp_path: Path, seed: int) -> No
         batches = batches_of(tmp_path)
         with LocalQuery(made, location(tmp_path), available_now=True) as query:
             query.start()
-            until = time.monotonic() + SECONDS
+            until = time.monotonic() + DEADLINE
             while not query.run(time.monotonic() + 0.02) and time.monotonic() < until:
                 if chance.random() < 0.2 and query.kills < 3:
                     query.kill(chance.choice(list(query.lines)))
@@ -92,8 +92,8 @@ def test_each_row_is_in_one_batch_through_kills(tmp_path: Path, seed: int) -> No
     assert list(function.calls) == list(range(len(function.calls)))
     assert all(call == calls[0] for calls in function.calls.values() for call in calls)
     assert sum((calls[0] for calls in function.calls.values()), Counter()) == expected
-    assert not list((tmp_path / "batches").glob("*part-*"))
-    assert len(list((tmp_path / "batches").glob(".batch-*"))) == 2
+    assert not listed(tmp_path / "batches", "*part-*")
+    assert len(listed(tmp_path / "batches", ".batch-*")) == 2
 
 
 def test_files_of_a_batch_that_was_done_are_never_given_again(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_files_of_a_batch_that_was_done_are_never_given_again(tmp_path: Path) ->
     (tmp_path / "in" / "f").write_text("a\nb\n")
     with LocalQuery(made, location(tmp_path), available_now=True) as query:
         query.start()
-        query.run_through(SECONDS)
+        query.run_through(DEADLINE)
     batches = batches_of(tmp_path)
     batch = batches.take()
     assert batch is not None
@@ -112,7 +112,7 @@ def test_files_of_a_batch_that_was_done_are_never_given_again(tmp_path: Path) ->
     for name, data in kept.items():
         (tmp_path / "batches" / name).write_bytes(data)
     assert batches_of(tmp_path).take() is None
-    assert not list((tmp_path / "batches").glob("part-*"))
+    assert not listed(tmp_path / "batches", "part-*")
 
 
 def test_rows_wait_for_their_call_when_all_tasks_have_ended(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_rows_wait_for_their_call_when_all_tasks_have_ended(tmp_path: Path) -> N
     (tmp_path / "in" / "f").write_text("a\nb\n")
     with LocalQuery(made, location(tmp_path), available_now=True) as query:
         query.start()
-        query.run_through(SECONDS)
+        query.run_through(DEADLINE)
     storage = CheckpointStorage(location(tmp_path))
     storage.claim()
     storage.commit(CheckpointMetadata(query.completed[-1] + 1, 0.0, {}))
@@ -148,7 +148,7 @@ def test_a_folder_that_is_away_for_a_moment_changes_no_number(tmp_path: Path) ->
         (tmp_path / "in" / f"f{number}").write_text("a\n")
         with LocalQuery(made, location(tmp_path), available_now=True) as query:
             query.start()
-            query.run_through(SECONDS)
+            query.run_through(DEADLINE)
         batches = batches_of(tmp_path)
         begun = batches.take()
         assert begun is not None
@@ -174,7 +174,7 @@ def test_rows_that_wait_keep_their_columns(tmp_path: Path, taken: bool) -> None:
     (tmp_path / "in" / "f").write_text("a\n")
     with LocalQuery(made, location(tmp_path), available_now=True) as query:
         query.start()
-        query.run_through(SECONDS)
+        query.run_through(DEADLINE)
     begun = batches_of(tmp_path).take() if taken else None
     after = batches_of(tmp_path)
     with pytest.raises(PlanError, match=r"columns value string, and this query has price string"):

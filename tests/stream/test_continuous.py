@@ -26,8 +26,10 @@ from penstock.stream import log_writer, row_log
 from penstock.stream.log_writer import LogWriter
 from penstock.stream.persisting import Continuous
 from penstock.stream.row_log import RowLog
-from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock.testing import DEADLINE
+from penstock_torture.local_query import LocalQuery, location
 from slow_chains import ROWS, chain, values_in
+from underway import listed
 
 MANY = CheckpointOptions(interval=0.02, tolerable_failures=5_000, retained=4)
 
@@ -55,14 +57,6 @@ def logged_files(metadata: CheckpointMetadata) -> set[str]:
     return {chunk.file for chunk in chunks if chunk.file.startswith("logs-")}
 
 
-def run_until(query: LocalQuery, reached: Callable[[], bool], what: str) -> None:
-    """Be the driver until something holds."""
-    deadline = time.monotonic() + JOIN_SECONDS
-    while not reached():
-        assert not query.run(time.monotonic() + 0.01), f"the query ended before {what}"
-        assert time.monotonic() < deadline, f"never: {what}"
-
-
 def has_logged(folder: Path) -> bool:
     """Tell whether the newest complete checkpoint refers to rows in a log."""
     return bool((found := kept(folder)) and logged_files(found[-1]))
@@ -70,7 +64,7 @@ def has_logged(folder: Path) -> bool:
 
 def run_until_rows_are_logged(query: LocalQuery, folder: Path) -> None:
     """Until the newest complete checkpoint refers to rows in a log."""
-    run_until(query, lambda: has_logged(folder), "rows in logs")
+    query.run_until(lambda: has_logged(folder), "rows in logs")
 
 
 def in_flight(query: LocalQuery) -> bool:
@@ -115,9 +109,9 @@ def test_a_build_whose_log_is_wrong_by_one_batch_is_caught(
             return bool(refused)
 
         query.start()
-        run_until(query, lambda: is_refused() or has_logged(tmp_path), "rows in logs")
+        query.run_until(lambda: is_refused() or has_logged(tmp_path), "rows in logs")
         query.kill((2, 0))
-        deadline = time.monotonic() + JOIN_SECONDS
+        deadline = time.monotonic() + DEADLINE
         while not is_refused() and not query.run(time.monotonic() + 0.05):
             assert time.monotonic() < deadline, "neither ended nor refused"
     is_right = not refused and Counter(values_in(tmp_path)) == Counter(range(ROWS))
@@ -150,7 +144,7 @@ def test_a_damaged_log_is_named_and_the_checkpoint_before_it_is_used(
 
     with logging_query(tmp_path) as query:
         query.start()
-        run_until(query, has_own_log, "a log of the newest checkpoint alone")
+        query.run_until(has_own_log, "a log of the newest checkpoint alone")
     *older, newest = kept(tmp_path)
     file = min(logged_files(newest) - set().union(*map(logged_files, older)))
     path = Path(location(tmp_path)) / file
@@ -174,7 +168,7 @@ def test_the_way_may_change_between_the_runs_of_a_query(tmp_path: Path) -> None:
     for run in range(5):
         with logging_query(tmp_path, rows=MANY_ROWS, continuous=run % 2 == 0) as query:
             query.start()
-            run_until(query, lambda: in_flight(query), "a checkpoint of this run with rows in flight")
+            query.run_until(lambda: in_flight(query), "a checkpoint of this run with rows in flight")
     with logging_query(tmp_path, 10e-6, MANY_ROWS, unaligned=False, continuous=False) as query:
         query.start()
         query.run_through()
@@ -187,11 +181,11 @@ def test_a_query_that_ends_leaves_the_logs_that_its_checkpoints_need_and_no_othe
         query.start()
         for _ in range(3):
             enough = len(query.completed) + 3
-            run_until(query, lambda enough=enough: len(query.completed) >= enough, "checkpoints")
+            query.run_until(lambda enough=enough: len(query.completed) >= enough, "checkpoints")
             query.kill((1, 0))
     folder = Path(location(tmp_path))
     needed = set().union(*map(logged_files, kept(tmp_path)))
-    assert {str(path.relative_to(folder)) for path in folder.glob("logs-*/*")} == needed
+    assert {str(path.relative_to(folder)) for path in listed(folder, "logs-*/*")} == needed
     with logging_query(tmp_path, 10e-6, MANY_ROWS) as query:
         query.start()
         query.run_through()
@@ -199,16 +193,16 @@ def test_a_query_that_ends_leaves_the_logs_that_its_checkpoints_need_and_no_othe
     storage = CheckpointStorage(location(tmp_path))
     (newest,) = storage.claim().kept
     storage.sweep([storage.commit(replace(newest.metadata, number=newest.stamp.number + 1))])
-    assert not list(folder.glob("logs-*"))
+    assert not listed(folder, "logs-*")
 
 
 def test_a_query_that_runs_long_keeps_few_files(tmp_path: Path) -> None:
     """While nothing ends: logs that no kept checkpoint needs go with the checkpoints."""
     with logging_query(tmp_path, rows=None, options=CheckpointOptions(interval=0.02, retained=2)) as query:
         query.start()
-        run_until(query, lambda: len(query.completed) > 30, "thirty checkpoints")
+        query.run_until(lambda: len(query.completed) > 30, "thirty checkpoints")
         folder = Path(location(tmp_path))
-        names = [path.name for path in folder.glob("logs-*/*")]
+        names = [path.name for path in listed(folder, "logs-*/*")]
         newest = query.completed[-1]
         needed = set().union(*map(logged_files, kept(tmp_path)))
         stale = [name for name in names if int(name.split(".")[-2]) < newest - 1]
@@ -227,16 +221,16 @@ def test_attempts_that_fail_without_a_checkpoint_leave_no_logs(
             def has_logged(attempt: int = attempt) -> bool:
                 return any(f".{attempt - 1}." in path.name for path in logs_of(tmp_path))
 
-            run_until(query, has_logged, "rows are logged")
+            query.run_until(has_logged, "rows are logged")
             query.kill((1, 0))
-            run_until(query, lambda attempt=attempt: query.attempt == attempt, "the next attempt")
+            query.run_until(lambda attempt=attempt: query.attempt == attempt, "the next attempt")
             left = [path.name for path in logs_of(tmp_path) if int(path.name.split(".")[-3]) < attempt]
             assert left == []
 
 
 def logs_of(folder: Path) -> list[Path]:
     """The files of logs at a location."""
-    return list(Path(location(folder)).glob("logs-*/*"))
+    return listed(Path(location(folder)), "logs-*/*")
 
 
 def test_rows_of_a_log_that_is_too_slow_wait_and_none_is_lost(
@@ -253,7 +247,7 @@ def test_rows_of_a_log_that_is_too_slow_wait_and_none_is_lost(
         return answer
 
     def gathered(writer: LogWriter, *given: Any) -> None:
-        is_held.wait(JOIN_SECONDS)  # the first rows are written when the task has been held back for them
+        is_held.wait(DEADLINE)  # the first rows are written when the task has been held back for them
         gather(writer, *given)
 
     monkeypatch.setattr(RowLog, "has_room", property(asked))
@@ -285,15 +279,15 @@ def test_all_files_of_a_checkpoint_are_on_the_disk_before_it_is_complete(
     monkeypatch.setattr(os, "fsync", noted)
     with logging_query(tmp_path, rows=None, continuous=continuous) as query:
         query.start()
-        run_until(query, lambda: in_flight(query), "rows in flight")
+        query.run_until(lambda: in_flight(query), "rows in flight")
         known = query.completed[-1]
     place = Path(location(tmp_path))
     (newest,) = [each for each in kept(tmp_path) if each.number == known]
     needed = {path for part in newest.parts.values() for path in (part.path, *part.referred)}
     assert any(path.startswith("logs-") for path in needed) is continuous
-    (metadata,) = place.glob(f"chk-{known:012d}-*/_metadata")
+    (metadata,) = listed(place, f"chk-{known:012d}-*/_metadata")
     files = [*(place / path for path in needed), metadata]
-    found = [*files, *(path.parent for path in files), place, place / "owners", *(place / "owners").iterdir()]
+    found = [*files, *(path.parent for path in files), place, place / "owners", *listed(place / "owners")]
     assert [str(path) for path in found if path.stat().st_ino not in synced] == []
 
 

@@ -26,11 +26,11 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.in_flight import allows_overtaking
 from penstock.stream.partitioned_source import PartitionedReader
 from penstock.stream.sinks import SinkOperator
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 from python_sources import Ledger, Numbers, SimpleNumbers, ledger
+from underway import listed
 
-SECONDS = 60.0
 OF_KILLS = (TaskCancelledError, ProducerFailedError)
 KINDS = [(Numbers, {}), (Numbers, {"arrow": "true"}), (SimpleNumbers, {})]
 
@@ -49,7 +49,7 @@ def graph(folder: Path, source: DataSourceStream) -> JobGraph:
 
 def rows_in(folder: Path) -> Counter[int]:
     """The numbers that a reader of `out` sees."""
-    files = sorted(str(file) for file in (folder / "out").glob("part-*"))
+    files = sorted(str(file) for file in listed(folder / "out", "part-*"))
     return Counter(ds.dataset(files, pa.schema([("n", pa.int64())])).to_table()["n"].to_pylist() if files else ())
 
 
@@ -74,7 +74,7 @@ def test_each_row_comes_once_whatever_is_killed(tmp_path: Path, kind: type[Numbe
                 query.run(time.monotonic() + chance.uniform(0.0, 0.04))
                 if chance.random() < 0.5:
                     query.kill((chance.choice([0, 1]), 0))
-            until = time.monotonic() + SECONDS
+            until = time.monotonic() + DEADLINE
             while len(rows_in(tmp_path)) < end and time.monotonic() < until:
                 query.run(time.monotonic() + 0.05)
             query.stop()
@@ -108,7 +108,7 @@ def test_what_is_written_is_committed_once_whatever_is_killed(tmp_path: Path, ar
                 query.run(time.monotonic() + chance.uniform(0.0, 0.05))
                 if chance.random() < 0.5:
                     query.kill(chance.choice([(0, 0), (1, 2), (2, 0)]))
-            until = time.monotonic() + SECONDS
+            until = time.monotonic() + DEADLINE
             while len(ledger(tmp_path / "ledger")) < end and time.monotonic() < until:
                 query.run(time.monotonic() + 0.05)
             query.stop()

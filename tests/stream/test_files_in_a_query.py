@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dropping_mount import Mount
+from penstock.testing import DEADLINE
 from penstock_torture.local_query import LocalQuery, location
 from query_of_files import EXPECTED, graph, rows_in
-
-SECONDS = 60.0
+from underway import listed
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -28,7 +28,7 @@ def test_each_row_is_published_once_whatever_the_mount_does(tmp_path: Path, seed
                 act(chance, mount, query, tmp_path / "in", expected)
                 query.run(time.monotonic() + chance.uniform(0.0, 0.05))
             mount.lacks, mount.errors = (lambda _: False), []
-            until = time.monotonic() + SECONDS
+            until = time.monotonic() + DEADLINE
             while Counter(rows_in(tmp_path)) != expected and time.monotonic() < until:
                 query.run(time.monotonic() + 0.05)
             query.stop()
@@ -41,7 +41,7 @@ def act(chance: random.Random, mount: Mount, query: LocalQuery, folder: Path, ex
     """One thing that happens to the folder, its mount or a task."""
     act = chance.choice(["new", "new", "empty", "part", "well", "error", "kill"])
     if act == "new":
-        name = f"f{len(list(folder.iterdir()))}"
+        name = f"f{len(listed(folder))}"
         rows = [f"{name}:{row}" for row in range(chance.choice([1, 10, 5_000]))]
         (folder / f".{name}").write_text("".join(f"{row}\n" for row in rows))
         (folder / f".{name}").rename(folder / name)

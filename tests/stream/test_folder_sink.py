@@ -30,6 +30,7 @@ from penstock.stream.sinks import SinkOperator
 from penstock.stream.steps import refuse_rows_again
 from penstock_torture.local_query import linear_graph
 from penstock_torture.passing_files import PassingFiles
+from underway import listed
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MARK = ".folder-query1"
@@ -59,14 +60,14 @@ def sink(folder: Path, kind: str = "parquet", files: pafs.FileSystem | None = No
 
 def names(folder: Path) -> list[str]:
     """The files in a folder, but for its mark."""
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith(MARK))
+    return sorted(path.name for path in listed(folder) if not path.name.startswith(MARK))
 
 
 def moved_on(folder: Path) -> None:
     """A consumer takes all that it sees to a place of its own."""
     taken = folder.with_name("taken")
     taken.mkdir(exist_ok=True)
-    for path in folder.glob("part-*"):
+    for path in listed(folder, "part-*"):
         path.rename(taken / path.name)
 
 
@@ -266,7 +267,7 @@ def test_a_prepared_file_that_is_gone_declines_its_checkpoint(tmp_path: Path) ->
     writer = sink(tmp_path).open(0, 1, [])
     writer.write(batch(1))
     state = stored(writer, 1)
-    (hidden,) = tmp_path.glob(".part*")
+    (hidden,) = listed(tmp_path, ".part*")
     hidden.unlink()
     with pytest.raises(FileNotFoundError, match="a prepared file is gone, and was not published"):
         writer.sync(state)
@@ -320,7 +321,7 @@ def test_an_empty_folder_in_the_place_of_a_mount_says_nothing(tmp_path: Path, is
         out.mkdir()
     with pytest.raises(OSError, match="is the folder's file system away"):
         sink(out).open(0, 1, [state])
-    assert not is_there or list(out.iterdir()) == []
+    assert not is_there or listed(out) == []
     if is_there:
         out.rmdir()
     mounted.rename(out)
@@ -385,7 +386,7 @@ def test_a_state_of_an_earlier_version_is_taken(tmp_path: Path) -> None:
     sink(tmp_path).check([earlier])
     sink(tmp_path).open(0, 1, [earlier])
     assert seen(tmp_path) == [1]
-    next(tmp_path.glob("part-*")).unlink()
+    listed(tmp_path, "part-*")[0].unlink()
     with pytest.raises(CheckpointError, match="of an earlier version and is gone"):
         sink(tmp_path).open(0, 1, [earlier])
 
@@ -430,7 +431,7 @@ def test_a_task_that_had_finished_makes_no_folder(tmp_path: Path) -> None:
     step.open(StepContext(0, 1, 128, "sink", is_finished=True), [])
     list(step.end_input(stopped=False))
     step.close()
-    assert list(tmp_path.iterdir()) == []
+    assert listed(tmp_path) == []
 
 
 def test_what_can_name_no_file_is_refused(tmp_path: Path) -> None:

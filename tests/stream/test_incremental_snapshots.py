@@ -22,6 +22,7 @@ from penstock.stream.storing import SnapshotStore, TakenSnapshot
 from penstock.testing import wait_until
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_mailbox import MemoryMailbox
+from underway import listed
 
 KEYS = pa.schema([("k", pa.int64())])
 NUMBER = pa.schema([("n", pa.int64())])
@@ -110,7 +111,7 @@ def test_a_checkpoint_writes_the_keys_that_changed(tmp_path: Path) -> None:
     anew = task.checkpoint(6)
     assert not anew.referred
     assert anew.bytes > whole.bytes
-    assert [path.name[:16] for path in tmp_path.glob("chk-*")] == ["chk-000000000006"]
+    assert [path.name[:16] for path in listed(tmp_path, "chk-*")] == ["chk-000000000006"]
     assert contents(restored(tmp_path, anew)) == contents(task.state)
     assert {value for value, _ in contents(restored(tmp_path / "saved", saved)).values()} == {None, 0, 2, 3, 4, 5}
     task.thread.close()

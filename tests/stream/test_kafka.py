@@ -31,11 +31,10 @@ from penstock.stream.kafka_offsets import EARLIEST, KafkaStart
 from penstock.stream.kafka_sink import MARKERS, KafkaSink, KafkaWriter, _up_to, check_columns
 from penstock.stream.kafka_source import KafkaReader, KafkaSource
 from penstock.stream.sinks import SinkOperator
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 brokers = pytest.importorskip("kafka_brokers")
-SECONDS = 60.0
 OF_KILLS = (TaskCancelledError, ProducerFailedError, OutsideError)
 
 
@@ -66,7 +65,7 @@ def polled(reader: KafkaReader, rows: int) -> list[int]:
 
 def polls(reader: KafkaReader) -> Iterator[pa.RecordBatch | None]:
     """All that it gives within a while."""
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + DEADLINE
     while time.monotonic() < until:
         yield reader.poll(1000)
 
@@ -143,7 +142,7 @@ def test_a_writer_closes_that_hears_of_its_successor_only_then(tmp_path: Path) -
                 client.begin_transaction()
             return refused.value.args[0].code() == fenced
 
-        wait_until(is_fenced, "the client is told that it was fenced", SECONDS)
+        wait_until(is_fenced, "the client is told that it was fenced")
         late.close()
         assert brokers.counting(settings, "out") == []
 
@@ -155,10 +154,10 @@ def test_markers_are_waited_for_while_another_writer_has_a_transaction_open(tmp_
         sink = KafkaSink(settings, "q", "out", includes_transaction=True)
         first = sink.owned("000001-a").open(0, 2, [])
         died = settings.producer(**{"transactional.id": "penstock-q-1"})
-        died.init_transactions(SECONDS)
+        died.init_transactions(DEADLINE)
         died.begin_transaction()
         died.produce(MARKERS, msgpack.packb((7, "never")), b"q-1", partition=0)
-        died.flush(SECONDS)
+        died.flush(DEADLINE)
         first.write(rows)
         state = first.prepare(7)
         first.commit(7)
@@ -170,7 +169,7 @@ def test_markers_are_waited_for_while_another_writer_has_a_transaction_open(tmp_
         waiting.join(2.0)  # one that does not wait has sent by then
         assert waiting.is_alive()
         other = again.open(1, 2, [])  # it fences the one that died, which ends the wait
-        waiting.join(SECONDS)
+        waiting.join(DEADLINE)
         assert len(opened) == 1
         for writer in (*opened, other):
             writer.close()
@@ -190,7 +189,7 @@ def send_with_kills(cluster: KafkaSettings, tmp_path: Path, seed: int) -> int:
                 query.run(time.monotonic() + chance.uniform(0.0, 0.1))
                 if chance.random() < 0.5:
                     query.kill(chance.choice([(0, 0), (1, 1)]))
-            until = time.monotonic() + SECONDS
+            until = time.monotonic() + DEADLINE
             while len(brokers.counting(cluster, "out")) < end and time.monotonic() < until:
                 query.run(time.monotonic() + 0.1)
             query.stop()

@@ -26,6 +26,7 @@ from penstock.stream.state.store import KeyedStore
 from penstock.stream.state.variables import LIST, MAP, VALUE, VariableSpec
 from penstock.stream.state_place import StateFiles, state_in
 from uncertain_checkpoints import UncertainCheckpoints
+from underway import listed
 
 GROUPS = 16
 KEYS = pa.schema([("k", pa.string())])
@@ -284,7 +285,7 @@ def test_state_is_what_was_put(seed: int, tmp_path: Path) -> None:
             world.step()
             world.check()
     assert world.checkpoints.referred > 0 or in_files
-    assert not list(tmp_path.iterdir())
+    assert not listed(tmp_path)
 
 
 @pytest.mark.usefixtures("often")

@@ -26,6 +26,7 @@ from penstock.stream.file_rows import LineFileFormat
 from penstock.stream.folder_looks import LooksAtOnce, LooksBeside
 from penstock.stream.known_files import DAY_SECONDS, KEPT_DAYS
 from penstock.testing import VirtualClock, wait_until
+from underway import listed
 
 BEGIN = 20_000 * DAY_SECONDS
 """A day long after the epoch."""
@@ -333,7 +334,7 @@ def test_each_row_is_read_once_whatever_listings_lack(
             folder.mount.lacks = lambda _: False
         elif step == "leave":
             settle()  # what leaves was read: else its rows are nobody's
-            for path in sorted(folder.path.iterdir())[: data.draw(st.integers(0, 2))]:
+            for path in listed(folder.path)[: data.draw(st.integers(0, 2))]:
                 path.unlink()
                 left.add(path.name)
         elif step == "days":

@@ -18,7 +18,8 @@ import pytest
 
 from penstock.stream import in_flight, increments
 from penstock.stream.state import store
-from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock.testing import DEADLINE
+from penstock_torture.local_query import LocalQuery, location
 from query_shapes import QueryShape, rows_given
 from shaped_graphs import ROWS, graph_of
 
@@ -86,7 +87,7 @@ def run_through_kills(shape: QueryShape, seed: int, tmp_path: Path) -> None:
     if shape.rescales:
         with begun(shape, tmp_path, None, chance) as query:
             query.start()
-            deadline = time.monotonic() + JOIN_SECONDS
+            deadline = time.monotonic() + DEADLINE
             while not query.completed and time.monotonic() < deadline:
                 query.run(time.monotonic() + 0.05)
             strike(query, chance, 1)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from penstock.stream.rate import RateSource
 from penstock.stream.rescaling import Taken
 from penstock.stream.sinks import SinkOperator
 from penstock_torture.local_query import LocalQuery, linear_graph, location
+from underway import listed
 
 PARTITIONS = 5
 ROWS = 4000
@@ -93,11 +95,11 @@ def test_a_query_that_had_ended_is_refused_at_any_width(tmp_path: Path) -> None:
         query.start()
         query.run_through()
     before = newest(tmp_path)
-    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    files = sorted(path.name for path in listed(tmp_path / "out"))
     with pytest.raises(PlanError, match="had read all of its rows and has ended"):
         LocalQuery(counted(tmp_path, 500, (3, 2, 2)), location(tmp_path))
     assert newest(tmp_path) == before == Counter(value % KEYS for value in range(500))
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
+    assert sorted(path.name for path in listed(tmp_path / "out")) == files
 
 
 def test_a_stage_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_a_damaged_part_is_named_and_the_checkpoint_before_is_used(tmp_path: Pat
         query.start()
         while len(query.completed) < 3 and not query.run(time.monotonic() + 0.05):
             pass
-    folders = sorted((tmp_path / "checkpoints").glob("chk-*/_metadata"))
+    folders = listed(tmp_path / "checkpoints", "chk-*/_metadata")
     part = folders[-1].parent / "v1.0"
     data = part.read_bytes()
     part.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
@@ -172,7 +174,7 @@ def in_flight(query: LocalQuery, consumer: int | None = None) -> int:
 
 def published(folder: Path) -> list[int]:
     """All values in a folder, in the order in which the sinks took them: of one key that is the order of its rows."""
-    files = sorted(folder.glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted(listed(folder, "part-*"), key=lambda path: path.stat().st_mtime_ns)
     return [value for path in files for value in ds.dataset(path).to_table()["value"].to_pylist()]
 
 
@@ -205,9 +207,7 @@ def test_rows_in_flight_find_their_tasks_at_whatever_widths(
         graph = pressed(tmp_path, None, any_widths(chance), exchanges)
         with LocalQuery(graph, location(tmp_path), unaligned=True) as query:
             query.start()
-            deadline = time.monotonic() + 60
-            while not in_flight(query) and time.monotonic() < deadline:
-                assert not query.run(time.monotonic() + 0.02)
+            query.run_until(partial(in_flight, query), "rows are in flight")
             if chance.random() < 0.5:
                 query.kill(chance.choice(list(query.lines)))
                 query.run(time.monotonic() + chance.uniform(0.0, 0.05))
@@ -240,9 +240,7 @@ def test_a_restore_that_is_wrong_by_one_channel_is_caught(
     graph = pressed(tmp_path, None, (2, 2, 2), ("hash", "hash"))
     with LocalQuery(graph, location(tmp_path), unaligned=True) as query:
         query.start()
-        deadline = time.monotonic() + 60
-        while in_flight(query) < 4096 and time.monotonic() < deadline:
-            assert not query.run(time.monotonic() + 0.02)
+        query.run_until(lambda: in_flight(query) >= 4096, "many rows are in flight")
     monkeypatch.setattr(restored_rows, "taken_by", taken)
     with LocalQuery(pressed(tmp_path, ROWS, (3, 3, 3), ("hash", "hash")), location(tmp_path)) as query:
         query.start()
@@ -267,16 +265,11 @@ def test_a_function_deals_out_rows_in_flight_only_where_it_may(tmp_path: Path) -
     """Two sinks become four: refused with the option's name, and with the option each row is published once."""
     with LocalQuery(by_function(tmp_path, None, 2), location(tmp_path), unaligned=True) as query:
         query.start()
-        deadline = time.monotonic() + 60
-        while not in_flight(query, consumer=2) and time.monotonic() < deadline:
-            assert not query.run(time.monotonic() + 0.02)
+        query.run_until(partial(in_flight, query, consumer=2), "rows are in flight")
     with LocalQuery(by_function(tmp_path, ROWS, 4), location(tmp_path)) as query:
         query.start()
-        deadline = time.monotonic() + 60
         # The first to fail may be a task in front of the one that is refused.
-        while not (refused := is_refused(query)) and time.monotonic() < deadline:
-            assert not query.run(time.monotonic() + 0.02)
-        assert refused, query.failures
+        query.run_until(lambda: is_refused(query), "the refusal")
     with LocalQuery(by_function(tmp_path, ROWS, 4), location(tmp_path), rescale_by_function=True) as query:
         query.start()
         query.run_through()
@@ -322,9 +315,7 @@ def test_it_is_decided_for_each_exchange_where_tasks_have_several(tmp_path: Path
         graph = mixed(tmp_path, None, [chance.choice(WIDTHS) for _ in range(4)])
         with LocalQuery(graph, location(tmp_path), unaligned=True, aligned_timeout=timeout) as query:
             query.start()
-            deadline = time.monotonic() + 60
-            while not in_flight(query) and time.monotonic() < deadline:
-                assert not query.run(time.monotonic() + 0.02)
+            query.run_until(partial(in_flight, query), "rows are in flight")
             found += in_flight(query)
     assert found
     graph = mixed(tmp_path, ROWS, [chance.choice(WIDTHS) for _ in range(4)])

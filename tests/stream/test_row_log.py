@@ -24,6 +24,7 @@ from penstock.stream import log_writer, row_log
 from penstock.stream.in_flight import restored, rows_of
 from penstock.stream.row_log import RowLog
 from penstock.testing import DEADLINE
+from underway import listed
 
 NAME = LogName("logs-000001", "a.0", 0, 4, 0)
 
@@ -80,7 +81,7 @@ def test_all_that_was_given_in_front_of_a_snapshot_is_in_its_pieces(
             log.completed(checkpoint)
             told = list(given)
     log.close()
-    names = [LogName.of("logs-000001", path.name) for path in tmp_path.glob("logs-000001/*")]
+    names = [LogName.of("logs-000001", path.name) for path in listed(tmp_path, "logs-000001/*")]
     assert all(name is not None and name.task == "a.0" and 4 <= name.behind < 12 for name in names)
 
 

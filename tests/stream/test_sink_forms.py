@@ -22,6 +22,7 @@ from penstock.operators.json_write import json_fault, json_lines
 from penstock.stream import sink_files
 from penstock.stream.folder_sink import FolderSink, FolderWriter
 from penstock.stream.sink_folder import SinkFolder
+from underway import listed
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 ATTEMPTS = itertools.count()
@@ -41,7 +42,7 @@ def opened(folder: Path, restored: list[bytes], form: str = "parquet") -> Folder
 
 def seen(folder: Path) -> dict[str, list[int]]:
     """The numbers that readers find in each folder."""
-    files = sorted(folder.rglob("part-*"))
+    files = listed(folder, "**/part-*")
     found: dict[str, list[int]] = {}
     for file in files:
         found.setdefault(file.parent.name, []).extend(pq.read_table(file, partitioning=None)["n"].to_pylist())
@@ -79,7 +80,7 @@ def test_next_attempt_publishes_and_removes_within_folders(tmp_path: Path) -> No
     second.commit(3)
     second.close()
     assert seen(tmp_path) == {"k=a": [1], "k=b": [3]}
-    assert not list(tmp_path.rglob(".part-*"))
+    assert not listed(tmp_path, "**/.part-*")
 
 
 def test_names_that_were_given_are_waited_for_by_the_next_checkpoint(
@@ -145,7 +146,7 @@ def test_open_files_are_few_whatever_the_number_of_folders(tmp_path: Path, monke
     writer = opened(tmp_path, [])
     for number in range(40):
         writer.write(rows((str(number % 8), number)))
-        assert len([path for path in tmp_path.rglob(".part-*") if path.stat().st_size == 4]) <= 3
+        assert len([path for path in listed(tmp_path, "**/.part-*") if path.stat().st_size == 4]) <= 3
     writer.sync(writer.prepare(1))
     writer.commit(1)
     writer.close()

@@ -15,6 +15,7 @@ from penstock.errors import NoStorageError
 from penstock.stream.key_index import key_index
 from penstock.stream.slot_array import SlotArray
 from penstock.stream.state_place import StateFiles, settled, settled_columns, state_in, zeros
+from underway import listed
 
 
 def own_megabytes() -> int:
@@ -41,7 +42,7 @@ def test_a_large_state_takes_files_and_no_memory(tmp_path: Path) -> None:
     assert (frozen.values(0, 1_500_000) == np.arange(1_500_000) * 7).all()
     assert (values.at(slots) == 0).all()
     assert (more.at(slots) == slots * 7).all()
-    assert not list(tmp_path.iterdir()), "files have no names"
+    assert not listed(tmp_path), "files have no names"
 
 
 def test_batches_and_keys_are_what_they_were(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,14 +86,6 @@ def slow(place: Place, last: int, owner: str) -> Lift:
     return read
 
 
-def until(query: LocalQuery, holds: Callable[[], bool], what: str) -> None:
-    """Run the query until this holds."""
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: {query.given_up[-3:]}"
-        assert not query.run(time.monotonic() + 0.02), "the query has ended"
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [(away, "Cannot create directory"), (read_only, "Permission denied|not permitted|Read-only"),
@@ -112,15 +103,15 @@ def test_a_fault_of_the_location_stops_checkpoints_and_no_row(
     )
     with LocalQuery(graph, str(place.path), ASKED) as query:
         query.start()
-        until(query, lambda: bool(query.completed), "a first checkpoint")
+        query.run_until(lambda: bool(query.completed), "a first checkpoint")
         lift = fault(place, query.completed[-1], query.owner)
         known = len(query.given_up)
-        until(query, lambda: len(query.given_up) >= known + 3, "three checkpoints have failed")
+        query.run_until(lambda: len(query.given_up) >= known + 3, "three checkpoints have failed")
         rows = query.lines[1, 0].metrics.get("rows_in", 0.0)
-        until(query, lambda: query.lines[1, 0].metrics.get("rows_in", 0.0) > rows, "rows flow")
+        query.run_until(lambda: query.lines[1, 0].metrics.get("rows_in", 0.0) > rows, "rows flow")
         lift()
         completed = len(query.completed)
-        until(query, lambda: len(query.completed) > completed, "a checkpoint is complete again")
+        query.run_until(lambda: len(query.completed) > completed, "a checkpoint is complete again")
         query.stop()
         query.run_through()
         assert not query.failures

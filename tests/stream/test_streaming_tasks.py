@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from penstock.stream.rate import SCHEMA as RATE
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock_torture.local_query import LocalQuery, linear_graph, location
+from underway import listed
 
 ROWS = 4000
 PER_SECOND = 8000
@@ -43,6 +45,11 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
     """The rows that a plain reader sees."""
     found: list[dict[str, Any]] = ds.dataset(folder / "out", format="parquet").to_table().to_pylist()
     return found
+
+
+def published(folder: Path) -> list[Path]:
+    """The files that a plain reader sees."""
+    return listed(folder / "out", "part-*")
 
 
 def through(folder: Path, rows: int | None, per_second: float = 0) -> JobGraph:
@@ -98,7 +105,7 @@ def test_a_bounded_query_ends_and_all_its_rows_are_published(tmp_path: Path) -> 
         query.run_through()
     assert sorted(row["value"] for row in rows_in(tmp_path)) == list(range(2000))
     assert not query.failures
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".part")]
+    assert not [path for path in listed(tmp_path / "out") if path.name.startswith(".part")]
 
 
 def test_a_query_without_checkpoints_ends_too(tmp_path: Path) -> None:
@@ -131,10 +138,9 @@ def test_a_query_goes_on_with_another_parallelism(tmp_path: Path, counters: int)
     """Keys, their states and the source's partitions are dealt out anew, and the counts are exact."""
     with LocalQuery(counted(tmp_path, None, PER_SECOND), location(tmp_path)) as query:
         query.start()
-        assert not query.run(time.monotonic() + 0.1)
+        query.run_until(partial(published, tmp_path), "counts are published")
         query.stop()
         query.run_through()
-    assert newest_counts(tmp_path)
     with LocalQuery(counted(tmp_path, ROWS, sources=1, counters=counters), location(tmp_path)) as query:
         query.start()
         query.run_through()
@@ -165,7 +171,10 @@ def test_without_checkpoints_a_kill_doubles_rows(tmp_path: Path, monkeypatch: py
     """The same query and the same look at its rows: the next attempt begins anew, and publishes all again."""
     monkeypatch.setattr(loop, "PUBLISH_SECONDS", 0.0)
     with LocalQuery(through(tmp_path, ROWS, PER_SECOND), "") as query:
-        killed_at_random(query, 1, 2)
+        query.start()
+        query.run_until(partial(published, tmp_path), "rows are published")
+        query.kill((1, 0))
+        query.run_through()
     found = Counter(row["value"] for row in rows_in(tmp_path))
     assert max(found.values()) > 1
 
@@ -182,30 +191,30 @@ def test_logs_for_readers_are_in_no_checkpoint_and_go_with_it(tmp_path: Path) ->
     query = LocalQuery(
         through(tmp_path, ROWS, PER_SECOND), location(tmp_path), consistency=AT_LEAST_ONCE, for_readers=True
     )
+    logs = partial(listed, Path(location(tmp_path)), "logs-*/*")
     most = 0
     with query:
         query.start()
         for number in range(3):
-            query.run(time.monotonic() + 0.1)
-            most = max(most, len(list(Path(location(tmp_path)).glob("logs-*/*"))))
+            query.run_until(logs, "there are logs")
+            most = max(most, len(logs()))
             query.kill((1, number % 2))
         query.run_through()
         assert not [name for name in query.chunks() if name.startswith("channel/")]
     assert query.failures
     assert {row["value"] for row in rows_in(tmp_path)} == set(range(ROWS))
-    assert 0 < most < 20
-    assert not list(Path(location(tmp_path)).glob("logs-*/*"))
+    assert most < 20
+    assert not logs()
 
 
 def test_a_query_that_is_told_to_stop_ends_well(tmp_path: Path) -> None:
     """Sources without an end stop, and what they gave is published: each row once, and none after a gap."""
     with LocalQuery(through(tmp_path, None, per_second=5000), location(tmp_path)) as query:
         query.start()
-        assert not query.run(time.monotonic() + 0.3)
+        query.run_until(partial(published, tmp_path), "rows are published")
         query.stop()
         query.run_through()
     found = Counter(row["value"] for row in rows_in(tmp_path))
-    assert found
     assert set(found.values()) == {1}
     for partition in range(2):
         own = sorted(value for value in found if value % 2 == partition)
@@ -214,7 +223,6 @@ def test_a_query_that_is_told_to_stop_ends_well(tmp_path: Path) -> None:
 
 def test_a_slow_sink_pushes_back_to_the_source(tmp_path: Path) -> None:
     """The source is back-pressured most of the time, and the sink is busy; the times are those of the one wait."""
-    begun = time.monotonic()
 
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -232,7 +240,7 @@ def test_a_slow_sink_pushes_back_to_the_source(tmp_path: Path) -> None:
     )
     with LocalQuery(graph, location(tmp_path)) as query:
         query.start()
-        assert not query.run(begun + 1.5)
+        query.run_until(lambda: query.lines[0, 0].metrics.get("seconds", 0.0) > 1.0, "a second of the source")
         source, sink = (query.lines[task].metrics for task in ((0, 0), (1, 0)))
         query.stop()
         query.run_through()

@@ -46,6 +46,7 @@ from penstock.testing import wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 from penstock_torture.world_shapes import KEYS, numbered, passed
 from penstock_torture.world_shapes import SCHEMA as NUMBERED
+from underway import listed
 
 ROWS = 3000
 OF_KILLS = (TaskCancelledError, ProducerFailedError)
@@ -205,7 +206,7 @@ def test_keys_of_a_delta_table_may_be_null_and_have_any_name(delta: Any, tmp_pat
     found = {(row["a.b"], row["day"]): row["n"] for row in table.to_pyarrow_table().to_pylist()}
     assert found == {("x", day): 8, (None, day): 5, ("x", None): 4, ("y", day): 6, ("", day): 7}
     assert table.version() == 3
-    assert not list((tmp_path / "table" / "penstock-q").iterdir())
+    assert not listed(tmp_path / "table" / "penstock-q")
     with pytest.raises(PlanError, match=r"has rows to commit to Delta table .* by a\.b, day"):
         delta_sink(options(), uri, KEYED, "q").check([first])
     with pytest.raises(PlanError, match=r"keyColumns are a\.b, and the groups of outputMode\('complete'\) are day"):
@@ -307,7 +308,7 @@ def test_files_that_somebody_removed_are_not_committed_to_a_delta_table(delta: A
     assert not delta.DeltaTable(uri).file_uris()
     sink.open(0, 1, [prepared(sink)])
     assert delta.DeltaTable(uri).to_pyarrow_table()["value"].to_pylist() == [1, 2]
-    for file in (tmp_path / "table" / "penstock-q").iterdir():
+    for file in listed(tmp_path / "table" / "penstock-q"):
         file.unlink()
     sink.check([state])  # what was committed is the table's
 
@@ -334,7 +335,7 @@ def test_files_that_somebody_removed_are_not_committed_to_iceberg(
     sink = iceberg_sink(options(catalog="here", **given), "db.numbers", SCHEMA, "q")
     state = prepared(sink)
     sink.check([state])
-    (file,) = (tmp_path / "lake").rglob("part-*")
+    (file,) = listed(tmp_path / "lake", "**/part-*")
     aside = file.rename(tmp_path / "aside")
     with pytest.raises(CheckpointError, match="is gone, and the checkpoint has its rows to commit to Iceberg table"):
         sink.check([state])

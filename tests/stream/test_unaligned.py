@@ -25,16 +25,17 @@ from penstock.stream import pace
 from penstock.stream.in_flight import SavedChannel, restored, rows_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
-from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock.testing import DEADLINE
+from penstock_torture.local_query import LocalQuery, location
 from slow_chains import ROWS, chain, values_in
+from underway import listed
 
 
 def wait_for_rows_in_flight(query: LocalQuery, side: str) -> None:
     """Run until the newest complete checkpoint holds rows in flight of this side."""
-    deadline = time.monotonic() + JOIN_SECONDS
-    while not any(name.startswith(f"channel/{side}/") for name in query.chunks()):
-        assert not query.run(time.monotonic() + 0.01), "the query ended before rows were in flight"
-        assert time.monotonic() < deadline, "no checkpoint with rows in flight"
+    query.run_until(
+        lambda: any(name.startswith(f"channel/{side}/") for name in query.chunks()), "a checkpoint has rows in flight"
+    )
 
 
 def drop_one(saved: list[SavedChannel]) -> list[SavedChannel]:
@@ -105,7 +106,7 @@ def test_a_query_that_fails_in_every_recovery_gets_on(tmp_path: Path) -> None:
             before = len(query.completed)
             query.kill((2, attempt % 2))
             failed = query.attempt
-            deadline = time.monotonic() + JOIN_SECONDS
+            deadline = time.monotonic() + DEADLINE
             while (query.attempt == failed or len(query.completed) == before) and time.monotonic() < deadline:
                 assert not query.run(time.monotonic() + 0.01)
             found.append(in_flight(query))
@@ -129,7 +130,7 @@ class Begun(LocalQuery):
 
 def completed(folder: Path, number: int) -> CheckpointMetadata:
     """The checkpoint of this number."""
-    (file,) = Path(location(folder)).glob(f"chk-{number:012d}-*/_metadata")
+    (file,) = listed(Path(location(folder)), f"chk-{number:012d}-*/_metadata")
     return decode(file.read_bytes(), str(file))
 
 
@@ -170,7 +171,7 @@ def test_a_recovery_refers_to_the_rows_that_it_has_not_read(tmp_path: Path, monk
     with Begun(graph, location(tmp_path), unaligned=True, options=options) as query:
         query.start()
         wait_for_rows_in_flight(query, "in")
-        deadline = time.monotonic() + JOIN_SECONDS
+        deadline = time.monotonic() + DEADLINE
         while sum(map(bool, referred)) < 3:
             assert time.monotonic() < deadline, f"pieces that recoveries referred to: {referred}"
             query.kill((2, len(query.begun) % 2))

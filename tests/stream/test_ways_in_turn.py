@@ -19,9 +19,11 @@ from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import in_flight, log_writer, row_log
-from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock.testing import DEADLINE
+from penstock_torture.local_query import LocalQuery, location
 from query_shapes import QueryShape, rows_given
 from shaped_graphs import ROWS, graph_of
+from underway import listed
 
 RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "5"))
 WAYS = ("aligned", "unaligned", "continuous", "continuous")
@@ -72,7 +74,7 @@ def is_tidy(folder: Path) -> bool:
     needed = {
         chunk.file for metadata in kept for part in metadata.parts.values() for chunk in part.chunks if chunk.file
     }
-    found = {str(path.relative_to(place)) for path in place.glob("logs-*/*")}
+    found = {str(path.relative_to(place)) for path in listed(place, "logs-*/*")}
     return found <= needed
 
 
@@ -91,7 +93,7 @@ def test_each_row_once_however_the_way_changes(tmp_path: Path, monkeypatch: pyte
         way = chance.choice(WAYS)
         with begun(shape, tmp_path, None, chance, way) as query:
             query.start()
-            deadline = time.monotonic() + JOIN_SECONDS
+            deadline = time.monotonic() + DEADLINE
             while not query.completed and time.monotonic() < deadline:
                 query.run(time.monotonic() + 0.005)
             for _ in range(chance.randint(0, 2)):

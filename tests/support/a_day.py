@@ -34,11 +34,11 @@ def session() -> Any:
 
 
 def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Takes a minute, and says when it begins and ends."""
+    """Takes ten minutes, and says when it begins and ends."""
     try:
         for batch in batches:
             Path(folder, f"begun-{os.getpid()}").touch()
-            for _ in range(3000):
+            for _ in range(30_000):
                 time.sleep(0.02)
                 yield batch
     finally:
@@ -77,7 +77,7 @@ def interrupted(spark: Any) -> None:
     except KeyboardInterrupt:
         began = time.time()
         print("INTERRUPTED", flush=True)
-        while time.time() - began < 60 and len(list(Path(folder).glob("ended-*"))) < 2:
+        while time.time() - began < 240 and len(list(Path(folder).glob("ended-*"))) < 2:
             time.sleep(0.02)
         ends = [float(path.read_text()) for path in Path(folder).glob("ended-*")]
         print("STOPPED", len(ends), f"{max(ends, default=began + 99) - began:.2f}", flush=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The share of all cases that a run tries: `make test` a part, `make torture` all of it.
 
-Both try other cases in each run (the seeds of Hypothesis) or spread evenly over all of them (numbered ones), so that
-the short way leaves out repetitions, and of dear kinds of cases those that others say most of (mark `thorough`).
+The part is spread evenly over numbered cases and leaves out repetitions, and of dear kinds of cases those that others
+say most of (mark `thorough`). It is the same in each run, the examples of Hypothesis included, so that a run says
+something about the tree alone. All cases come with other examples each time; what they find becomes a test.
 """
 
 from __future__ import annotations

@@ -15,11 +15,8 @@ import psutil
 import pyarrow as pa
 
 import penstock
+from penstock.testing import DEADLINE
 from session_probe import mark, marks
-
-LIMIT_SECONDS = 40.0
-STAGE_SECONDS = 120.0
-"""After which a stage gives up, so that a test that fails leaves nothing for ever."""
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -36,7 +33,7 @@ def forked_child(folder: str, forks: str) -> None:
 
     def linger() -> None:
         mark(f"{folder}/children")
-        end = time.monotonic() + STAGE_SECONDS
+        end = time.monotonic() + DEADLINE
         while not Path(folder, "release").exists() and time.monotonic() < end:
             time.sleep(0.02)
 
@@ -56,7 +53,7 @@ def endless(folder: str, forks: str = "") -> Stage:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kept = list(batches)
         forked_child(folder, forks)
-        end = time.monotonic() + STAGE_SECONDS
+        end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
             yield from kept
             mark(f"{folder}/producers")
@@ -89,7 +86,7 @@ class Action:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def wait(self, seconds: float = 2 * LIMIT_SECONDS) -> Any:
+    def wait(self, seconds: float = DEADLINE) -> Any:
         """The outcome of the action."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the action hangs"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyspark
 
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
 
 _MAIN = "org.apache.spark.deploy.ExternalShuffleService"
@@ -21,7 +22,6 @@ _UNSAFE = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-_START_SECONDS = 60.0
 
 
 class EssProcess:
@@ -57,13 +57,13 @@ class EssProcess:
                 stderr=log,
                 env=environment,
             )
-        wait_until(self._listens, f"the shuffle service to listen on {self.port}", _START_SECONDS)
+        wait_until(self._listens, f"the shuffle service to listen on {self.port}")
 
     def kill(self) -> None:
         """Kill it, as a machine would."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(DEADLINE)
             self._process = None
 
     def pause(self) -> None:

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
-
-_START_SECONDS = 60.0
+from underway import listed
 
 
 class ExternalProcess:
@@ -56,20 +56,20 @@ class ExternalProcess:
                 self.port = int(line.split(" at tls://")[1].split()[0].rpartition(":")[2])
             return bool(line)
 
-        wait_until(listens, "the host service to listen", _START_SECONDS)
+        wait_until(listens, "the host service to listen")
 
     def kill(self) -> None:
         """Kill it, as a machine would."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(DEADLINE)
             self._process = None
 
     def stop(self) -> int:
         """Tell it to end; its exit code."""
         assert self._process is not None
         self._process.terminate()
-        code = self._process.wait(20)
+        code = self._process.wait(DEADLINE)
         self._process = None
         return code
 
@@ -95,4 +95,4 @@ class ExternalProcess:
 
     def folders(self) -> list[Path]:
         """The folders of partitions."""
-        return list(self.folder.glob("data/??/*"))
+        return listed(self.folder, "data/??/*")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-HELD_SECONDS = 60.0
+from penstock.testing import DEADLINE
 
 
-def nothing_until(go: Path, batch: pa.RecordBatch, seconds: float = HELD_SECONDS) -> Iterator[pa.RecordBatch]:
+def nothing_until(go: Path, batch: pa.RecordBatch, seconds: float = DEADLINE) -> Iterator[pa.RecordBatch]:
     """Give no rows of this batch, again and again, until the file is there; at each the stage can be stopped."""
     end = time.monotonic() + seconds
     while not go.exists() and time.monotonic() < end:

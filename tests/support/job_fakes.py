@@ -39,11 +39,10 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.shuffle.requests import Request
+from penstock.testing import DEADLINE
 
 A = TypeVar("A")
 C = TypeVar("C", bound=Command)
-
-DEADLINE = 60.0
 
 
 class FakeShuffleService:

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.stream.kafka_client import KafkaSettings
 from penstock.stream.kafka_sink import HEADER, MARKERS
+from penstock.testing import DEADLINE
 from penstock_torture.mock_kafka import marked, messages, mock_cluster, put
 
 __all__ = ["counting", "hidden", "messages", "mock_cluster", "newest", "put", "tansu"]
@@ -68,8 +69,8 @@ def tansu(folder: Path) -> Iterator[KafkaSettings]:
     given = (("bootstrap.servers", address), ("fetch.wait.max.ms", "10"), ("log_level", "0"))
     try:
         admin = AdminClient(dict(given))
-        for made in admin.create_topics([NewTopic("in", 4), NewTopic("out", 2)], request_timeout=30).values():
-            made.result(30)
+        for made in admin.create_topics([NewTopic("in", 4), NewTopic("out", 2)], request_timeout=DEADLINE).values():
+            made.result(DEADLINE)
         del admin
         yield KafkaSettings(given)
     finally:

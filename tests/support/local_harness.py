@@ -21,6 +21,7 @@ from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.services.local.service import LocalShuffleService
 from penstock.settings import Settings
 from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, ShuffleEnvironment, ShuffleMasterContext
+from penstock.testing import DEADLINE
 from penstock.testing.conformance import JOB
 from penstock.testing.waiting import wait_until
 
@@ -109,7 +110,7 @@ class LocalHarness:
         """Stop an attempt, wherever it is."""
         for name in list(self._commanders):
             attachment = attach(self.launch(name))
-            attachment.ask(CancelTask(attempt, "the suite cancels it"), 10)
+            attachment.ask(CancelTask(attempt, "the suite cancels it"), DEADLINE)
             attachment.close()
 
     def lose_environment(self, name: str) -> None:
@@ -126,7 +127,7 @@ class LocalHarness:
         for name in [name for name in self._commanders if name not in kept]:
             ended.append(os.pidfd_open(self.pid(name)))
             commander = self._commanders.pop(name)
-            commander.ask(Shutdown(), 10)
+            commander.ask(Shutdown(), DEADLINE)
             commander.close()
         for descriptor in ended:
             wait_for_end(descriptor)
@@ -136,7 +137,7 @@ class LocalHarness:
         figures: dict[str, float] = {}
 
         def idle() -> bool:
-            figures.update(self.commander(name).ask(GetStatistics(), 10).figures)
+            figures.update(self.commander(name).ask(GetStatistics(), DEADLINE).figures)
             return figures["tasks"] == 1 and not any(figures[held] for held in HELD)
 
         try:
@@ -169,7 +170,7 @@ def idle_behind(harness: LocalHarness) -> Iterator[LocalHarness]:
 def wait_for_end(descriptor: int) -> None:
     """Wait for a process by its pidfd; whether its parent, which is not us, has reaped it does not matter."""
     try:
-        readable, _, _ = select.select([descriptor], [], [], 10)
+        readable, _, _ = select.select([descriptor], [], [], DEADLINE)
         assert readable, "an environment process did not end"
     finally:
         os.close(descriptor)

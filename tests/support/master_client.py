@@ -22,10 +22,9 @@ from penstock.link.control import raise_for_error, unpack
 from penstock.link.frames import LinkFrameType, call_frame, read_reply
 from penstock.link.wire import Plain, from_wire, to_wire
 from penstock.shuffle.requests import Request
+from penstock.testing import DEADLINE
 
 A = TypeVar("A")
-
-DEADLINE = 60.0
 
 
 def shaken(address: str, secret: bytes, identity: str, service: Service = Service.MASTER) -> socket.socket:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -24,6 +23,7 @@ from penstock.network.uncredited import WaterLevel
 from penstock.network.views import Outgoing
 from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
+from penstock.testing import DEADLINE, eventually
 
 # libuv opens a pipe for signals with the first loop of a process and keeps it: not a test's leak.
 uvloop.new_event_loop().close()
@@ -266,12 +266,9 @@ def partition(index: int = 0, attempt: int = 7) -> PartitionId:
     return PartitionId(DatasetId("job", 0), index, attempt)
 
 
-async def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     """Let the loop run until the condition holds; fails at the deadline with the condition's line."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"condition at line {holds.__code__.co_firstlineno} did not come true"
-        await asyncio.sleep(0)
+    await eventually(holds, f"the condition at line {holds.__code__.co_firstlineno}")
 
 
 def run(main: Callable[[], Awaitable[None]], loop: str = "asyncio") -> None:
@@ -281,7 +278,7 @@ def run(main: Callable[[], Awaitable[None]], loop: str = "asyncio") -> None:
     async def guarded() -> None:
         faults: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
-        await asyncio.wait_for(main(), 60)
+        await asyncio.wait_for(main(), DEADLINE)
         await asyncio.sleep(0)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, left

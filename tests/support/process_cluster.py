@@ -147,7 +147,7 @@ class ProcessCluster:
 def give_way(former: JobHandle, is_whole: Callable[[], bool]) -> None:
     """Wait for a driver from which another one has taken over: it fails, or all its rows were committed before."""
     try:
-        former.wait(30)
+        former.wait(DEADLINE)
     except (FencedError, JobError):  # a task that it lost may be the last thing it sees
         return
     assert is_whole(), "a driver that has lost its location says that its query has ended well"

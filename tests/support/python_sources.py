@@ -27,6 +27,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from underway import listed
+
 _AT_ONCE = 10
 
 
@@ -197,6 +199,6 @@ class Ledger(DataSource):
 
 def ledger(path: Path) -> list[dict[str, Any]]:
     """The rows that are committed, in order."""
-    named = [file for batch in path.glob("batch-*") for file in batch.read_text().split()]
+    named = [file for batch in listed(path, "batch-*") for file in batch.read_text().split()]
     lines = [line for file in named for line in (path / file).read_text().splitlines()]
     return sorted((json.loads(line) for line in lines), key=lambda row: row["n"])

@@ -19,6 +19,7 @@ from penstock.stream.file_rows import LineFileFormat
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.sinks import SinkOperator
 from penstock_torture.local_query import linear_graph
+from underway import listed
 
 EXPECTED = (OutsideError, TaskCancelledError, ProducerFailedError)
 """The errors that the mount and kills lead to."""
@@ -37,7 +38,7 @@ def graph(folder: Path, mount: Mount, width: int) -> JobGraph:
 
 def rows_in(folder: Path) -> list[str]:
     """The rows that a reader of `out` sees."""
-    files = sorted((folder / "out").glob("part-*"))
+    files = listed(folder / "out", "part-*")
     table = ds.dataset([str(file) for file in files], TEXT_SCHEMA).to_table() if files else pa.table({"value": []})
     found: list[str] = table["value"].to_pylist()
     return found

@@ -25,6 +25,7 @@ from penstock.api.stream import Stream
 from penstock.checkpoint.found import UsableCheckpoint
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream.loop import SOURCE_STATE
+from underway import listed
 
 PARTITIONS = 5
 KEYS = 50
@@ -119,7 +120,7 @@ class QueryShape:
 
     def faults(self, folder: Path, rows: int) -> list[str]:
         """The faults in the rows that a plain reader of the folder sees; `rows` were given by each source."""
-        files = sorted(folder.glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
+        files = sorted(listed(folder, "part-*"), key=lambda path: path.stat().st_mtime_ns)
         table = pa.concat_tables([ds.dataset(path).to_table() for path in files])
         copies = COPIES ** self.exchanges.count("broadcast")
         if self.counts or self.keeps in ("value", "list", "map"):

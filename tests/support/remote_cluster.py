@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.connection.principals import key_line
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
+from underway import listed
 
 SECRET = "the secret of manager and workers"
 USER = "alice"
@@ -61,7 +63,7 @@ class RemoteProcess:
                 self.port = int(found[-1].rpartition(":")[2])
             return bool(found)
 
-        wait_until(listens, f"{self.arguments[0]} to listen", 60.0)
+        wait_until(listens, f"{self.arguments[0]} to listen")
 
     @property
     def address(self) -> str:
@@ -83,7 +85,7 @@ class RemoteProcess:
         """Kill it, as a machine would."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(DEADLINE)
             self.process = None
 
     def tell(self, number: signal.Signals) -> None:
@@ -157,7 +159,7 @@ class RemoteCluster:
     def files(self) -> list[Path]:
         """The merged files of the workers that live."""
         lives = [Path(worker.folder) for worker in self.workers if worker.process is not None]
-        return sorted(path for folder in lives for path in folder.glob("*.merg*"))
+        return sorted(path for folder in lives for path in listed(folder, "*.merg*"))
 
     def close(self) -> None:
         """Kill all; idempotent."""

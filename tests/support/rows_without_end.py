@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from endless_jobs import STAGE_SECONDS
+from penstock.testing import DEADLINE
 from session_probe import mark
 
 Batches = Iterator[pa.RecordBatch]
@@ -24,7 +24,7 @@ def without_end(folder: str, name: str = "producer", key: int | None = None) -> 
     def stage(batches: Batches) -> Batches:
         sources = [value for batch in batches for value in batch.column(0).to_pylist()]
         mark(f"{folder}/{name}-began")
-        end = time.monotonic() + STAGE_SECONDS
+        end = time.monotonic() + DEADLINE
         try:
             for number in itertools.count():
                 if time.monotonic() > end:

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,21 +14,10 @@ from penstock.attachment.attachment import Attachment, attach
 from penstock.link.calls import GetStatistics
 from penstock.settings import Settings
 from penstock.spark.runtime import SparkRuntime
-
-DEADLINE_SECONDS = 60.0
+from penstock.testing import DEADLINE, wait_until
+from underway import listed
 
 _OF_RESULTS = ("files", "partitions")
-
-
-def wait_until(what: str, holds: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> float:
-    """Wait until something holds; the seconds it took. Fails with `what` after the deadline."""
-    began = time.monotonic()
-    pause = threading.Event()
-    while not holds():
-        if time.monotonic() - began > seconds:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        pause.wait(0.01)
-    return time.monotonic() - began
 
 
 @contextmanager
@@ -68,7 +55,7 @@ class SessionProbe:
         """The environment's own figures, less this probe."""
         attachment = self.environment()
         try:
-            figures = attachment.ask(GetStatistics(), 10).figures
+            figures = attachment.ask(GetStatistics(), DEADLINE).figures
         finally:
             attachment.close()
         return {**figures, "tasks": figures["tasks"] - 1}
@@ -83,7 +70,7 @@ class SessionProbe:
 
     def settle(self) -> None:
         """Wait until the results that are kept are stored, unless a job runs."""
-        wait_until("results to be stored", lambda: self.jobs() or not self.statistics()["hybrid_segments"])
+        wait_until(lambda: self.jobs() or not self.statistics()["hybrid_segments"], "results to be stored")
 
     def collect(self) -> None:
         """Let go of the results that no object of Spark's refers to."""
@@ -96,7 +83,7 @@ class SessionProbe:
             held.append(len(results))
             return held[-1] == held[-2]
 
-        wait_until("no more results to go", same)
+        wait_until(same, "no more results to go")
 
     def results(self) -> int:
         """The number of lazy results that the JobMaster knows."""
@@ -108,7 +95,7 @@ class SessionProbe:
         application = SparkRuntime.of(self._spark)._application
         place = application.launch(self._settings).place()
         folders = [place.results, *place._folders_elsewhere()]
-        return sorted(path.name for folder in folders if folder.exists() for path in folder.iterdir())
+        return sorted(path.name for folder in folders if folder.exists() for path in listed(folder))
 
     def holdings(self) -> dict[str, object]:
         """All that a job must give back, when results are stored: compare before and after."""
@@ -143,10 +130,10 @@ class SessionProbe:
             return same()
 
         try:
-            wait_until("the application holds what it held before", but_results)
+            wait_until(but_results, "the application holds what it held before")
             if not same():
                 # Again and again, because threads of Spark may hold on to a plan for some seconds.
-                wait_until("the application holds what it held before", collected)
+                wait_until(collected, "the application holds what it held before")
         except AssertionError as error:
             raise AssertionError(f"before: {before}\nnow:    {seen}") from error
 
@@ -162,7 +149,7 @@ def _is_no_more(now: Any, before: Any) -> bool:
 
 def marks(folder: Path) -> list[int]:
     """The process ids that `mark` left."""
-    return sorted(int(path.name) for path in folder.iterdir()) if folder.exists() else []
+    return sorted(int(path.name) for path in listed(folder)) if folder.exists() else []
 
 
 def mark(folder: str) -> None:

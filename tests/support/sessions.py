@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.testing import DEADLINE
+
 SLOTS = 8
 
 
@@ -109,7 +111,7 @@ class Sessions:
         from penstock.testing import wait_until
 
         runtime = SparkRuntime.of(self._session)
-        wait_until(lambda: runtime.total_slots() == kind.slots, "all executors are there", 90)
+        wait_until(lambda: runtime.total_slots() == kind.slots, "all executors are there")
 
 
 def _end_java() -> None:
@@ -119,5 +121,5 @@ def _end_java() -> None:
     gateway = SparkContext._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(60)
+    gateway.proc.wait(DEADLINE)
     SparkContext._gateway = SparkContext._jvm = None

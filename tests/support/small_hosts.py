@@ -12,6 +12,7 @@ from penstock.environment.host import Host
 from penstock.link.rendezvous import Rendezvous
 from penstock.settings import Settings
 from penstock.shuffle import AttemptId
+from penstock.testing import DEADLINE
 
 SEGMENT = 4096
 PRODUCER = AttemptId("job", 0, 0, 1)
@@ -26,4 +27,4 @@ def host_of(folder: Path, segments: int) -> Host:
 
 def on_loop(test: Callable[[], Awaitable[None]]) -> None:
     """Run a coroutine to its end."""
-    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), DEADLINE))  # type: ignore[arg-type]

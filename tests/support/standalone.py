@@ -16,9 +16,10 @@ import psutil
 import pyspark
 
 from ess_process import free_port, java_command
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
+from underway import below
 
-_START_SECONDS = 60.0
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
@@ -56,21 +57,14 @@ class StandaloneCluster:
     def kill_worker(self) -> None:
         """Kill the Worker, and the shuffle service in it; its executors end by themselves."""
         worker = self._processes.pop("worker")
-        executors = psutil.Process(worker.pid).children(recursive=True)
+        executors = below(worker.pid)
         worker.kill()
-        worker.wait(10)
-        psutil.wait_procs(executors, 30)
+        worker.wait(DEADLINE)
+        psutil.wait_procs(executors, DEADLINE)
 
     def executors(self) -> list[psutil.Process]:
         """The executors' Java processes."""
-        found = []
-        for process in psutil.Process(self._processes["worker"].pid).children(recursive=True):
-            try:
-                if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
-                    found.append(process)
-            except psutil.Error:
-                pass
-        return found
+        return below(self._processes["worker"].pid, "CoarseGrainedExecutorBackend")
 
     def close(self) -> None:
         """End all of it; idempotent."""
@@ -78,17 +72,17 @@ class StandaloneCluster:
             process = self._processes.pop(name, None)
             if process is None:
                 continue
-            children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            children = below(process.pid)
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(10)
+                process.wait(DEADLINE)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(DEADLINE)
             for child in children:
                 if child.is_running():
                     child.kill()
-            psutil.wait_procs(children, 10)
+            psutil.wait_procs(children, DEADLINE)
 
     def _start(self, name: str, main: str, options: Sequence[str], arguments: Sequence[str], word: str) -> None:
         log = self._logs[name] = self.folder / f"{name}-{len(self._logs)}.log"
@@ -110,4 +104,4 @@ class StandaloneCluster:
             assert self._processes[name].poll() is None, log.read_text()[-3000:]
             return word in log.read_text(errors="replace")
 
-        wait_until(is_up, f"the {name} to say {word!r}: {log}", _START_SECONDS)
+        wait_until(is_up, f"the {name} to say {word!r}: {log}")

@@ -8,15 +8,15 @@ import os
 import socket
 
 from penstock.connection.handshake import Credentials, Handshake, Role, Service
+from penstock.testing import DEADLINE
 
-_PATIENCE = 10.0
 _WORDS = (b"GET / HTTP/1.1\r\n\r\n", b"PSTK" + bytes(300), b"", os.urandom(2000))
 
 
 def bad_connections(port: int, number: int, service: Service, identity: str = "nobody") -> None:
     """Connect so often to a port of loopback, each time badly, and hear nothing. Each fifth has a wrong secret."""
     for turn in range(number):
-        with contextlib.closing(socket.create_connection(("127.0.0.1", port), _PATIENCE)) as stranger:
+        with contextlib.closing(socket.create_connection(("127.0.0.1", port), DEADLINE)) as stranger:
             kind = turn % (len(_WORDS) + 1)
             if kind < len(_WORDS):
                 stranger.sendall(_WORDS[kind])

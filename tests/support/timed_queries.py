@@ -22,6 +22,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock_torture.local_query import LocalQuery, location
 from timed_rows import TIMED, timed
+from underway import listed
 
 OFTEN = Settings.from_conf({"spark.penstock.streaming.watermarkInterval": "1ms"})
 
@@ -41,7 +42,7 @@ def graph_of(stream: Stream, folder: Path, mode: str | None = None) -> JobGraph:
 
 def published(folder: Path) -> pa.Table:
     """The rows that a plain reader sees, the oldest file first."""
-    files = sorted((folder / "out").glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted(listed(folder / "out", "part-*"), key=lambda path: path.stat().st_mtime_ns)
     return pa.concat_tables([ds.dataset(path).to_table() for path in files])
 
 

@@ -34,11 +34,12 @@ from endless_jobs import Action
 from ess_process import java_command
 from penstock.connection.principals import key_line
 from penstock.spark.session import open_session
+from penstock.testing import DEADLINE
 from penstock.testing.waiting import wait_until
+from underway import listed
 
 ROWS = 400_000
 PRODUCERS = 4
-WAIT = 300.0
 DRIVER = "10.77.0.1"
 SHARED = Path("/mnt")
 SECRET = "the cluster's secret"
@@ -93,7 +94,7 @@ class Host:
     def lose(self, is_kept: Callable[[Path], bool]) -> int:
         """Kill all but what was started, and remove all files but those that are kept; the processes killed."""
         space, killed = Path(f"/proc/{self.pid}/ns/mnt").readlink(), 0
-        for process in Path("/proc").glob("[0-9]*"):
+        for process in listed(Path("/proc"), "[0-9]*"):
             with contextlib.suppress(OSError):
                 if (process / "ns/mnt").readlink() == space and int(process.name) not in self.kept:
                     os.kill(int(process.name), 9)
@@ -111,7 +112,7 @@ class Host:
 
 def run(*words: str) -> None:
     """Run a command."""
-    subprocess.run(words, check=True, stdin=subprocess.DEVNULL, timeout=60)
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL, timeout=DEADLINE)
 
 
 def start(name: str, word: str, command: list[str], address: str) -> int:
@@ -131,7 +132,7 @@ def start(name: str, word: str, command: list[str], address: str) -> int:
         assert process.poll() is None, log.read_text()[-3000:]
         return word in log.read_text(errors="replace")
 
-    wait_until(is_up, f"{name} to say {word!r}", WAIT)
+    wait_until(is_up, f"{name} to say {word!r}")
     return process.pid
 
 
@@ -209,7 +210,7 @@ def is_kept(path: Path) -> bool:
 def served(service: str, hosts: list[Host]) -> int:
     """The bytes that the service has given to readers, as it counts them."""
     if service == "spark_ess":
-        files = SHARED.glob("metrics-*/*blockTransferRateBytes.csv")
+        files = listed(SHARED, "metrics-*/*blockTransferRateBytes.csv")
         return sum(int(path.read_text().split()[-1].split(",")[1]) for path in files)
     places = {
         "external": [f"{host.address}:{METRICS_PORT}" for host in hosts],
@@ -222,7 +223,7 @@ def served(service: str, hosts: list[Host]) -> int:
 
 def all_served(service: str, hosts: list[Host]) -> int:
     """The bytes that were served, once the figure is there: Spark writes it each second."""
-    found, end = served(service, hosts), time.monotonic() + 30
+    found, end = served(service, hosts), time.monotonic() + DEADLINE
     while service != "local" and found < 2 * ROWS * 8 and time.monotonic() < end:
         threading.Event().wait(0.5)
         found = served(service, hosts)
@@ -231,7 +232,7 @@ def all_served(service: str, hosts: list[Host]) -> int:
 
 def page(address: str) -> str:
     """The text of a page."""
-    with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - it is the test's own
+    with urllib.request.urlopen(address, timeout=DEADLINE) as answer:  # noqa: S310 - it is the test's own
         return str(answer.read().decode())
 
 
@@ -240,7 +241,7 @@ def awaiting(kind: str, word: str) -> Callable[[Iterator[pa.RecordBatch]], Itera
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         Path("/mnt", f"{kind}-{socket.gethostname()}-{time.time_ns()}").touch()
-        pause, end = threading.Event(), time.monotonic() + WAIT
+        pause, end = threading.Event(), time.monotonic() + DEADLINE
         while not Path("/mnt", word).exists() and time.monotonic() < end:
             pause.wait(0.05)
         yield from batches
@@ -250,7 +251,7 @@ def awaiting(kind: str, word: str) -> Callable[[Iterator[pa.RecordBatch]], Itera
 
 def attempts(kind: str) -> Counter[str]:
     """The attempts of a stage, by host."""
-    return Counter(path.name.split("-")[1] for path in SHARED.glob(f"{kind}-?-*"))
+    return Counter(path.name.split("-")[1] for path in listed(SHARED, f"{kind}-?-*"))
 
 
 def session_conf(service: str) -> dict[str, str]:
@@ -285,7 +286,7 @@ def lost_between(service: str, hosts: list[Host], session: Any) -> dict[str, obj
     action = Action(keyed.mapInArrow(awaiting("consumed", "consume"), "id long").toDF().count)
 
     def until(what: str, holds: Callable[[], object]) -> None:
-        wait_until(lambda: bool(holds() or action.ended), what, WAIT)
+        wait_until(lambda: bool(holds() or action.ended), what)
         assert holds(), action.outcome
 
     until("producers on both hosts", lambda: len(attempts("produced")) == len(hosts))
@@ -295,7 +296,7 @@ def lost_between(service: str, hosts: list[Host], session: Any) -> dict[str, obj
     victims = hosts[:1] if service == "local" else hosts
     killed = [host.lose(is_kept) for host in victims]
     (SHARED / "consume").touch()
-    rows = action.wait(WAIT)
+    rows = action.wait(DEADLINE)
     again = attempts("produced") - produced
     return {
         "rows": rows if isinstance(rows, int) else str(rows),

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing import DEADLINE
+
 TESTS = Path(__file__).resolve().parents[1]
 
 TOLD_TO_END = """
@@ -26,12 +28,12 @@ def test_first():
     pass
 
 def test_second():
-    end = time.monotonic() + 30
+    end = time.monotonic() + 240
     while not re.search(r"^(test_it.py )?[.]", open("log").read(), re.MULTILINE) and time.monotonic() < end:
         threading.Event().wait(0.01)  # the process that counts may not have heard of the first test yet
     for _ in range(2):
         os.kill({who}, signal.SIGTERM)
-    threading.Event().wait(30)
+    threading.Event().wait(240)
 """
 
 STOPPED = """
@@ -52,7 +54,7 @@ def run(folder: Path, program: str, *options: str) -> tuple[int, str]:
     paths = os.pathsep.join(filter(None, sys.path))
     with (folder / "log").open("w") as log:
         ran = subprocess.run(
-            command, stdout=log, stderr=log, cwd=folder, timeout=120, env={**os.environ, "PYTHONPATH": paths}
+            command, stdout=log, stderr=log, cwd=folder, timeout=DEADLINE, env={**os.environ, "PYTHONPATH": paths}
         )
     return ran.returncode, (folder / "log").read_text()
 

@@ -10,6 +10,7 @@ import pytest
 
 from folder_harness import FolderHarness, FolderShuffleService
 from penstock.testing.conformance import ShuffleServiceConformance
+from underway import listed
 
 
 class TestFolderService(ShuffleServiceConformance):
@@ -26,4 +27,4 @@ class TestFolderService(ShuffleServiceConformance):
         harness = FolderHarness(request.node.name.replace("/", "-"))
         yield harness
         harness.close()
-        assert not list(tmp_path.iterdir())
+        assert not listed(tmp_path)

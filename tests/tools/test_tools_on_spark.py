@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from penstock.testing import DEADLINE
 from penstock_bench import __main__ as bench
 from penstock_bench import row_ways
 from sessions import Sessions
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -24,7 +26,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "count_words.py"
 
 def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, env=dict(os.environ))
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=DEADLINE, env=dict(os.environ))
 
 
 def test_word_count_is_plain_pythons(tmp_path: Path) -> None:
@@ -34,7 +36,7 @@ def test_word_count_is_plain_pythons(tmp_path: Path) -> None:
     (text / "a.txt").write_text("The cat\nthe HAT é\n" * 500)
     (text / "b.txt").write_text("a cat " * 100)
     (text / "c.bin").write_bytes(b"\0\1")
-    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("penstock-wordcount-*"))
+    before = set(listed(Path(os.environ.get("TMPDIR", "/tmp")), "penstock-wordcount-*"))
     ran = _run(str(EXAMPLE), str(text), "--json", "--verify", "--compare", "--top", "2", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     report: dict[str, Any] = json.loads(ran.stdout)
@@ -45,7 +47,7 @@ def test_word_count_is_plain_pythons(tmp_path: Path) -> None:
     assert report["exchange"]["rows"] >= 5
     assert report["seconds"]["spark_jvm"] > 0
     assert "rows/s" not in ran.stderr  # progress is for terminals
-    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("penstock-wordcount-*")) == before
+    assert set(listed(Path(os.environ.get("TMPDIR", "/tmp")), "penstock-wordcount-*")) == before
 
 
 @pytest.mark.thorough

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.testing import DEADLINE
 from penstock_torture import command
 from penstock_torture.cluster import spark_home
 from penstock_torture.long_session import ACTIONS, MODES, LongJob
@@ -66,7 +67,7 @@ def test_a_case_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) 
     import threading
 
     gate = threading.Event()
-    monkeypatch.setattr(command, "run_local", lambda *given, **named: gate.wait(30) and PLAIN.table())
+    monkeypatch.setattr(command, "run_local", lambda *given, **named: gate.wait(DEADLINE) and PLAIN.table())
     is_well, text = command.run_case(PLAIN, seconds=0.05)
     gate.set()
     assert not is_well

@@ -17,7 +17,6 @@ import pytest
 from playwright.sync_api import Browser
 
 from browser import Visit, chromium, visit
-from machine import on_this_machine
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
@@ -28,7 +27,7 @@ from penstock.job.shell.processes import ProcessNow
 from penstock.link.figures import UseFigures, UseKind
 from penstock.stream.noop import NoopWriter
 from penstock.stream.rate import RateSource
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock.web.logs import JobLogFiles
 from penstock.web.page import PagePlace, WebPage
 from penstock.web.report import write_report
@@ -37,6 +36,7 @@ from penstock_torture.gates import Gates, stream
 from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster
 from told_jobs import tell
+from underway import listed
 
 pytestmark = pytest.mark.processes
 
@@ -44,8 +44,6 @@ TABS = ("stages", "subtasks", "partitions", "checkpoints", "slots", "charts", "e
 SCHEMA = pa.schema([("value", pa.int64())])
 PAUSE = 50e-6
 BUSY = "Number(document.querySelector(\"[data-stage='1']\")?.dataset.busy || 1)"
-FIRST_PAINT = 2.0
-"""Seconds that 500 subtasks may take."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -126,7 +124,7 @@ def query(cluster: ProcessCluster, slow: Path, location: Path) -> Iterator[JobHa
     finally:
         handle.cancel("seen enough")
         with contextlib.suppress(Exception):
-            handle.wait(30)
+            handle.wait(DEADLINE)
 
 
 def _colour(seen: Visit, stage: int) -> str:
@@ -166,8 +164,8 @@ def test_a_finished_job_and_its_log_and_its_report_show_the_same(
     gates = Gates(str(tmp_path))
     gates.open_all()
     handle = cluster.submit(stream(gates, "blocking"))
-    handle.wait(60)
-    log = next((folder / "logs").glob(f"*-{handle.job}.jsonl"))
+    handle.wait(DEADLINE)
+    log = listed(folder / "logs", f"*-{handle.job}.jsonl")[0]
     wait_until(lambda: '"job_ended"' in log.read_text(), "the log is whole")
     logs = JobLogFiles.at(log)
     write_report(tmp_path / "report.html", logs.documents())
@@ -185,22 +183,17 @@ def _views(browser: Browser, url: str) -> dict[str, str]:
         return found | {tab: seen.show(tab) for tab in TABS if tab != "processes"}
 
 
-def test_five_hundred_subtasks_are_soon_painted(browser: Browser) -> None:
-    """First paint and the whole table; the table is sorted at once."""
+def test_five_hundred_subtasks_are_one_table(browser: Browser) -> None:
+    """The whole table is there; it is sorted at once."""
     store = JobStore()
     tell(store, stages=2, tasks=250)
-    with contextlib.closing(WebPage(PagePlace(), store).open()) as page:
-        began = time.monotonic()
-        with visit(browser, f"{page.url}#subtasks") as seen:
-            seen.page.click("button[data-tab=subtasks]")
-            assert seen.page.locator("table.figures tbody tr").count() == 500
-            took = time.monotonic() - began
-            painted = seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
-            assert painted < on_this_machine(FIRST_PAINT), painted
-            assert took < on_this_machine(2 * FIRST_PAINT), took
-            seen.page.click("table.figures th button:has-text('busy')")
-            assert seen.page.inner_text("table.figures tbody tr:first-child td:nth-child(11)") == "95 %"
-            assert "500 attempts" in seen.show("slots")
+    opened = contextlib.closing(WebPage(PagePlace(), store).open())
+    with opened as page, visit(browser, f"{page.url}#subtasks") as seen:
+        seen.page.click("button[data-tab=subtasks]")
+        assert seen.page.locator("table.figures tbody tr").count() == 500
+        seen.page.click("table.figures th button:has-text('busy')")
+        assert seen.page.inner_text("table.figures tbody tr:first-child td:nth-child(11)") == "95 %"
+        assert "500 attempts" in seen.show("slots")
 
 
 def test_services_have_a_page_without_jobs(browser: Browser) -> None:

@@ -18,11 +18,13 @@ from penstock.cli import main
 from penstock.errors import SettingError
 from penstock.observe import EventLog
 from penstock.observe.http_server import PORTS
+from penstock.testing import DEADLINE
 from penstock.web.answers import FILES, LOOK_SECONDS, pace_of
 from penstock.web.page import CALLERS, PagePlace, WebPage
 from penstock.web.report import report
 from penstock.web.store import JobStore
 from told_jobs import plan, tell
+from underway import listed
 
 TOKEN = "a-token-of-many-signs"
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -45,7 +47,7 @@ def page(store: JobStore) -> Iterator[WebPage]:
 
 def ask(page: WebPage, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     """An answer, read whole."""
-    connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=DEADLINE)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
@@ -108,7 +110,7 @@ def test_all_files_are_there_and_name_no_other_host(page: WebPage) -> None:
 
 def test_the_stream_tells_what_changes(page: WebPage, store: JobStore) -> None:
     """First all of it; a job that comes is told without being asked for."""
-    connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=DEADLINE)
     connection.request("GET", "/events?every=0.5", headers={"Authorization": f"Bearer {TOKEN}"})
     answer = connection.getresponse()
     assert answer.headers["Content-Type"] == "text/event-stream"
@@ -123,7 +125,7 @@ def test_the_stream_tells_what_changes(page: WebPage, store: JobStore) -> None:
 def test_a_reader_that_hangs_up_makes_room_at_once(page: WebPage) -> None:
     """Not with the next thing that is told: the pace asked for is a minute, and there are more readers than room."""
     for _ in range(2 * CALLERS):
-        connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=DEADLINE)
         connection.request("GET", "/events?every=60", headers={"Authorization": f"Bearer {TOKEN}"})
         answer = connection.getresponse()
         assert _told(answer)
@@ -152,7 +154,7 @@ def test_a_page_that_closes_hangs_up_without_a_word(store: JobStore, caplog: pyt
     """Streams that go on end; whoever wanted to know is told, once."""
     told: list[str] = []
     page = WebPage(PagePlace(token=TOKEN), store, closed=lambda: told.append("closed")).open()
-    connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(page.address).netloc, timeout=DEADLINE)
     connection.request("GET", "/events", headers={"Authorization": f"Bearer {TOKEN}"})
     answer = connection.getresponse()
     _told(answer)
@@ -169,8 +171,8 @@ def test_more_callers_than_it_serves_are_hung_up_on(page: WebPage) -> None:
     host = urlsplit(page.address)
     with contextlib.ExitStack() as stack:
         for _ in range(CALLERS):
-            stack.enter_context(socket.create_connection((host.hostname, host.port), 10))
-        late = stack.enter_context(socket.create_connection((host.hostname, host.port), 10))
+            stack.enter_context(socket.create_connection((host.hostname, host.port), DEADLINE))
+        late = stack.enter_context(socket.create_connection((host.hostname, host.port), DEADLINE))
         assert late.recv(1) == b""
 
 
@@ -209,7 +211,7 @@ def test_the_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     target = tmp_path / "new" / "report.html"
     assert main(["show", str(log), "--html", str(target)]) == 0
     assert '"job":"j1"' in target.read_text()
-    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+    assert [path.name for path in listed(target.parent)] == ["report.html"]
     assert main(["show", str(tmp_path / "none"), "--html", str(target)]) == 2
     assert main(["show", str(log), "--html", "/proc/none/report.html"]) == 2
     assert "can't be written" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from penstock.observe.endpoint import MetricsEndpoint
 from penstock.observe.samples import use_samples
 from penstock.observe.user_work import USERS, UserWork
 from penstock.settings import ObserveSettings
+from penstock.testing import DEADLINE
 from penstock.web.paces import processes_document
 from penstock.web.services import ServiceProcesses
 from penstock.web.uses import UseLooks
@@ -29,12 +30,12 @@ def endpoint(name: str, work: UserWork) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(made.open(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(made.open(), loop).result(DEADLINE)
         yield made.address
     finally:
-        asyncio.run_coroutine_threadsafe(made.close(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(made.close(), loop).result(DEADLINE)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(20)
+        thread.join(DEADLINE)
         loop.close()
 
 
@@ -48,11 +49,11 @@ def test_the_user_that_waits_is_named_out_of_the_endpoints() -> None:
         going = stack.enter_context(contextlib.ExitStack())
         addresses = [stack.enter_context(endpoint("one", first)), going.enter_context(endpoint("two", second))]
         processes = stack.enter_context(contextlib.closing(ServiceProcesses(addresses)))
-        looks.look(processes().result(20), 0.0)
+        looks.look(processes().result(DEADLINE), 0.0)
         first.moved("ann", 1_000, 9.0)
         first.moved("bob", 9_000_000, 1.0)
         going.close()
-        found = processes().result(20)
+        found = processes().result(DEADLINE)
         told = processes_document(found, looks.look(found, 10.0))
     assert "The user ann waits for one 0.9 s in each second, the others 0.0 s." in told["text"]
     assert [row[:4] for row in told["users"][:2]] == [
@@ -75,7 +76,7 @@ def test_an_endpoint_that_does_not_answer_holds_up_nobody() -> None:
     ):
         looks = [processes(), processes()]
         assert looks[0] is looks[1]
-        silent, told = looks[0].result(20)
+        silent, told = looks[0].result(DEADLINE)
         assert not silent.uses
         assert [use.name for use in told.uses] == ["ann"]
         deaf.close()

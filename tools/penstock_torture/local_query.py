@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,14 +61,13 @@ from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
 from penstock.stream.sources import sources_of
 from penstock.stream.steps import refuse_other_steps
 from penstock.task import SubtaskPlan
-from penstock.testing import MemoryShuffleService
+from penstock.testing import DEADLINE, MemoryShuffleService
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock.testing.memory_service import MemoryShuffleEnvironment
 from penstock_torture.local_host import LocalHost
 from penstock_torture.task_line import Said, Task, TaskLine
 
-JOIN_SECONDS = 60.0
 _numbers = itertools.count()
 
 
@@ -283,7 +282,16 @@ class LocalQuery:
         self._finish()
         return True
 
-    def run_through(self, seconds: float = JOIN_SECONDS) -> None:
+    def run_until(self, holds: Callable[[], object], what: str) -> None:
+        """Run until something holds, in front of the end; AssertionError naming `what` where it does not."""
+        end = time.monotonic() + DEADLINE
+        while not holds():
+            if self.run(time.monotonic() + 0.01):
+                raise AssertionError(f"the query ended before {what}")
+            if time.monotonic() > end:
+                raise AssertionError(f"never: {what}; given up: {self.given_up[-3:]}")
+
+    def run_through(self, seconds: float = DEADLINE) -> None:
         """Run to the end; raises AssertionError where that is not reached in time."""
         if not self.run(time.monotonic() + seconds):
             raise AssertionError(f"the query has not ended: {self.finished} of {self._tasks} have")
@@ -462,7 +470,7 @@ class LocalQuery:
             self.kill(task)
         threads, self._threads = self._threads, []
         for thread in threads:
-            thread.join(JOIN_SECONDS)
+            thread.join(DEADLINE)
             if thread.is_alive():
                 raise AssertionError(f"{thread.name} does not end")
         self._detach()

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-DEADLINE = 30.0
+DEADLINE = 300.0
 """Seconds after which a test has failed. Far above what anything takes, so that a busy machine is no failure."""
 
 _POLL = 0.002
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
+def wait_until(condition: Callable[[], object], what: str, deadline: float = DEADLINE) -> None:
     """Return as soon as the condition holds; AssertionError naming `what` after the deadline."""
     end = time.monotonic() + deadline
     pause = threading.Event()
@@ -30,7 +30,7 @@ def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADL
         pause.wait(_POLL)
 
 
-async def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
+async def eventually(condition: Callable[[], object], what: str, deadline: float = DEADLINE) -> None:
     """Let the event loop go round until the condition holds; AssertionError naming `what` after the deadline."""
     end = time.monotonic() + deadline
     while not condition():

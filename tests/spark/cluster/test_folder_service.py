@@ -22,11 +22,12 @@ from folder_harness import FolderShuffleService
 from penstock.api.stream import Stream
 from penstock.errors import PlanError, SettingError
 from penstock.spark.runtime import SparkRuntime
+from penstock.testing import wait_until
 from penstock_bench.environment import environment_pids
 from pools import has_mapped_a_pool, with_pools
 from process_cluster import lives
-from session_probe import wait_until
 from sessions import CLUSTER, Kind, Sessions
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +56,7 @@ def session(sessions: Sessions, shared: Path) -> Iterator[Any]:
     yield spark
     cloudpickle.unregister_pickle_by_value(pools)
     sessions.stop()
-    assert not list(shared.iterdir())
+    assert not listed(shared)
 
 
 def counted(spark: Any) -> Stream:
@@ -84,7 +85,7 @@ def environments(spark: Any) -> list[int]:
 
 def partitions(shared: Path) -> list[str]:
     """The partitions that lie in the folder."""
-    return sorted(place.name for place in shared.glob("folder-*/*/*/*/"))
+    return sorted(place.name for place in listed(shared, "folder-*/*/*/*/"))
 
 
 def test_every_action_reads_its_result_from_the_folder(
@@ -114,7 +115,7 @@ def test_actions_of_a_stream(session: Any, shared: Path, capsys: pytest.CaptureF
     counted(session).show()
     assert "|  0|2858|" in capsys.readouterr().out
     counted(session).run()
-    wait_until("their exchanges are released", lambda: all("-result" in name for name in partitions(shared)))
+    wait_until(lambda: all("-result" in name for name in partitions(shared)), "their exchanges are released")
 
 
 def test_a_persisted_stream(session: Any, shared: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_persisted_stream(session: Any, shared: Path) -> None:
     made = {Path(item.location).name for item in result.held.present}
     assert made <= set(partitions(shared))
     kept.unpersist()
-    wait_until("its partitions are gone", lambda: not made & set(partitions(shared)))
+    wait_until(lambda: not made & set(partitions(shared)), "its partitions are gone")
 
 
 def test_rows_outlive_environments_and_executors(session: Any, shared: Path) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 import penstock
 from endless_jobs import Action
+from penstock.testing import wait_until
 from rows_without_end import without_end
-from session_probe import mark, marks, wait_until
+from session_probe import mark, marks
 
 pytestmark = pytest.mark.spark
 
@@ -45,12 +46,12 @@ def test_a_limit_ends_stages_on_both_hosts(cluster: Any, tmp_path: Path, mode: s
     endless = endless.mapInArrow(without_end(str(tmp_path)), SCHEMA)
     stream = endless.rebalance(1, mode=mode).mapInArrow(held(str(tmp_path)), SCHEMA).limit(7)
     action = Action(stream.collect)
-    wait_until("the reader is there", lambda: marks(tmp_path / "readers"))
+    wait_until(lambda: marks(tmp_path / "readers"), "the reader is there")
     if is_killed:
         os.kill(marks(tmp_path / "readers")[0], signal.SIGKILL)
-        wait_until("it is there again", lambda: len(marks(tmp_path / "readers")) == 2)
+        wait_until(lambda: len(marks(tmp_path / "readers")) == 2, "it is there again")
     (tmp_path / "go").touch()
     found = action.wait()
     assert not isinstance(found, Exception), found
     assert len(found) == 7
-    wait_until("all are closed", lambda: len(marks(tmp_path / "producer-closed")) >= 2)
+    wait_until(lambda: len(marks(tmp_path / "producer-closed")) >= 2, "all are closed")

@@ -8,30 +8,22 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from session_probe import wait_until
+from penstock.testing import DEADLINE, wait_until
+from underway import below, listed
 
 pytestmark = pytest.mark.spark
 
 ROWS = 8_000
-WAIT = 120.0
 
 
 def executors() -> list[int]:
     """The processes of the executors."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return sorted(found)
+    return sorted(process.pid for process in below(os.getpid(), "CoarseGrainedExecutorBackend"))
 
 
 def test_killed_executor_changes_nothing(cluster: Any, tmp_path: Path) -> None:
@@ -40,9 +32,9 @@ def test_killed_executor_changes_nothing(cluster: Any, tmp_path: Path) -> None:
     counted = numbers.load().keyBy("value", numPartitions=2).agg(n=("value", "count")).rebalance(1)
     writer = counted.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoints"))
     query = writer.option("checkpointInterval", "300ms").start(str(tmp_path / "output"))
-    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
+    wait_until(lambda: listed(tmp_path / "output", "part-*"), "rows were committed")
     os.kill(executors()[0], signal.SIGKILL)
-    assert query.awaitTermination(WAIT) is True
+    assert query.awaitTermination(DEADLINE) is True
     table = pq.read_table(tmp_path / "output")
     assert len(pc.unique(table["value"])) == table.num_rows == ROWS
     assert set(table["n"].to_pylist()) == {1}

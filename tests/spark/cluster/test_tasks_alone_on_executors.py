@@ -23,12 +23,13 @@ import pytest
 
 import penstock
 from effort import with_all
-from session_probe import SessionProbe, queries_ended, wait_until
+from penstock.testing import DEADLINE, wait_until
+from session_probe import SessionProbe, queries_ended
 from sessions import CLUSTER, Kind, Sessions
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
-WAIT = 120.0
 RATE = 6_000
 MAPPERS = 6
 FILLER = 1_000
@@ -57,7 +58,7 @@ class Gate:
     def __setstate__(self, state: dict[str, str]) -> None:
         """Come up in a task."""
         self.folder = state["folder"]
-        pause, end = threading.Event(), time.monotonic() + WAIT
+        pause, end = threading.Event(), time.monotonic() + DEADLINE
         while Path(self.folder, "death").exists() and not Path(self.folder, "go").exists():
             if time.monotonic() > end:
                 raise TimeoutError("nobody has opened the gate")
@@ -89,7 +90,7 @@ def noting(gate: Gate, stage: str) -> Callable[[Batches], Batches]:
 def positions(folder: Path) -> dict[str, int]:
     """The last row's number of each mapper and sink, by stage and process."""
     found = {}
-    for path in (*folder.glob("mapper-*"), *folder.glob("sink-*")):
+    for path in (*listed(folder, "mapper-*"), *listed(folder, "sink-*")):
         number = path.read_bytes()
         found[path.name] = struct.unpack("<q", number)[0] if number else -1  # it may be being written
     return found
@@ -114,23 +115,23 @@ def test_seven_tasks_go_on_while_the_eighth_is_away(executors: Any, tmp_path: Pa
     writer = mapped.rebalance(1).mapInArrow(noting(gate, "sink"), "value long").writeStream.format("parquet")
     writer = writer.options(**APPROXIMATE, **({"persistInFlight": "continuous"} if log else {}))
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoints")).start(str(tmp_path / "output"))
-    wait_until("a checkpoint is complete", lambda: completed(query) > 0, WAIT)
-    wait_until("all tasks handle rows", lambda: len(positions(tmp_path)) == MAPPERS + 1, WAIT)
+    wait_until(lambda: completed(query) > 0, "a checkpoint is complete")
+    wait_until(lambda: len(positions(tmp_path)) == MAPPERS + 1, "all tasks handle rows")
     first = deployed(probe)
     assert len(first) == MAPPERS + 2
 
     (tmp_path / "kill-mapper").touch()
-    wait_until("a mapper has died", (tmp_path / "death").exists, WAIT)
+    wait_until((tmp_path / "death").exists, "a mapper has died")
     far = max(positions(tmp_path).values()) + LATER
     ahead = lambda: [name for name, number in positions(tmp_path).items() if number > far]  # noqa: E731
-    wait_until("all but one go on", lambda: len(ahead()) == MAPPERS, WAIT)
+    wait_until(lambda: len(ahead()) == MAPPERS, "all but one go on")
     assert [name for name in ahead() if name.startswith("sink")], "the sink waits"
     assert deployed(probe) == first, "nobody else begins anew"
 
     (tmp_path / "go").touch()
-    wait_until("it is known what was lost", lambda: is_known(query), WAIT)
+    wait_until(lambda: is_known(query), "it is known what was lost")
     before = completed(query)
-    wait_until("checkpoints go on", lambda: completed(query) > before + 2, WAIT)
+    wait_until(lambda: completed(query) > before + 2, "checkpoints go on")
     (again,) = set(deployed(probe)) - set(first)
     assert "/v1." in again, "a mapper, and nobody else"
     report = query.lastProgress

@@ -23,13 +23,13 @@ from penstock.errors import SlotsLostError
 from penstock.spark import slots
 from penstock.spark.interrupts import CAUSE
 from penstock.spark.runtime import SparkRuntime
-from session_probe import wait_until
+from penstock.testing import DEADLINE, wait_until
 from sessions import Sessions
+from underway import listed
 
 pytestmark = pytest.mark.spark
 
 ROWS = 20_000
-WAIT = 120.0
 TIMEOUT = "spark.penstock.job.slotsTimeout"
 
 
@@ -49,7 +49,7 @@ def held(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
             kept = batch
             yield batch
         Path(folder, f"begun-{time.monotonic_ns()}").touch()
-        while kept is not None and not Path(folder, "go").exists() and time.monotonic() - began < WAIT:
+        while kept is not None and not Path(folder, "go").exists() and time.monotonic() - began < DEADLINE:
             yield kept.slice(0, 0)
             pause.wait(0.05)
 
@@ -74,10 +74,10 @@ class Host:
 
     def lose(self) -> None:
         """Once both producers have given their rows; then they may end."""
-        wait_until("both producers", lambda: len(list(self._folder.glob("begun-*"))) == 2, WAIT)
+        wait_until(lambda: len(listed(self._folder, "begun-*")) == 2, "both producers")
         self._want(1)  # or the master, which knows of no number, starts another at once
         gone = self._scala.getExecutorIds().apply(0)
-        wait_until("one executor less", lambda: self._is_without(gone), WAIT)
+        wait_until(lambda: self._is_without(gone), "one executor less")
         (self._folder / "go").touch()
 
     def _is_without(self, executor: str) -> bool:
@@ -89,7 +89,7 @@ class Host:
     def come_back(self) -> None:
         """There are two again."""
         self._want(2)
-        wait_until("one executor more", lambda: self.runtime.total_slots() == 4, WAIT)
+        wait_until(lambda: self.runtime.total_slots() == 4, "one executor more")
 
     def _want(self, executors: int) -> None:
         nowhere = getattr(self.spark.sparkContext._jvm.scala.collection.immutable, "Map$")
@@ -117,9 +117,9 @@ def test_a_job_that_was_asked_to_be_pipelined_waits_for_its_host(host: Host, *, 
     stream = host.stream(mode="pipelined")
     action = Action(stream.toDF().count if lazy else stream.run)
     host.lose()
-    wait_until("the job waits", host.is_waited_for, WAIT)
+    wait_until(host.is_waited_for, "the job waits")
     host.come_back()
-    outcome = action.wait(WAIT)
+    outcome = action.wait(DEADLINE)
     if lazy:
         assert outcome == ROWS
     else:
@@ -133,7 +133,7 @@ def test_a_host_that_stays_away_is_named_with_how_long_it_was_waited_for(host: H
     try:
         action = Action(host.stream(mode="pipelined").run)
         host.lose()
-        error = action.wait(WAIT)
+        error = action.wait(DEADLINE)
     finally:
         host.spark.conf.unset(TIMEOUT)
     assert isinstance(error, SlotsLostError)
@@ -146,10 +146,10 @@ def test_a_ctrl_c_ends_the_wait_at_once(host: Host) -> None:
     """Also where the action waits in the JVM; `tests/job/test_shrinking.py` has the cancel of one that waits."""
     action = Action(host.stream(mode="pipelined").toDF().count)
     host.lose()
-    wait_until("the job waits", host.is_waited_for, WAIT)
+    wait_until(host.is_waited_for, "the job waits")
     host.runtime._application.cancel_jobs(CAUSE)
-    wait_until("nothing waits any more", lambda: not host.is_waited_for(), WAIT / 10)
-    error = str(action.wait(WAIT))  # Spark starts a task to tell it, which takes its time on a busy machine
+    wait_until(lambda: not host.is_waited_for(), "nothing waits any more")
+    error = str(action.wait(DEADLINE))  # Spark starts a task to tell it, which takes its time on a busy machine
     assert CAUSE in error, error
 
 
@@ -162,4 +162,4 @@ def test_a_pipelined_job_that_lost_a_host_goes_on_with_the_slots_left(doomed: An
     assert sum(vertex.parallelism for vertex in before.vertices) == 4
     action = Action(counted.toDF().count)
     host.lose()
-    assert action.wait(WAIT) == ROWS
+    assert action.wait(DEADLINE) == ROWS
