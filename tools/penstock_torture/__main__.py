@@ -45,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--world-connectors", type=natural, default=0, metavar="N", help=world_connectors)
     world_batches = "beside these, so many with tables by keys and functions for each batch"
     parser.add_argument("--world-batches", type=natural, default=0, metavar="N", help=world_batches)
+    stages = "instead, so many random stages with state beside plain Python, from seed S on"
+    parser.add_argument("--stages", type=natural, default=0, metavar="N", help=stages)
     results = "where programs and queries have a line each; those that are there are not run again"
     parser.add_argument("--results", default="", metavar="FILE", help=results)
     parser.add_argument(
@@ -58,7 +60,8 @@ def _torture(options: argparse.Namespace) -> int:
     given = (options.seed, options.duration, options.tpch_runs, options.grid)
     compared = (options.programs, options.results, options.setting)
     worlds = (options.world, options.world_spark, options.world_connectors, options.world_batches)
-    return torture(TortureOptions(*given, options.session, options.query, options.browsers, *compared, *worlds))
+    held = (options.session, options.query, options.browsers)
+    return torture(TortureOptions(*given, *held, *compared, options.stages, *worlds))
 
 
 if __name__ == "__main__":

@@ -34,10 +34,11 @@ class TortureOptions:
     """Random cases for `duration` seconds, then so many TPC-H runs, then the kill grid if it is asked for.
 
     Or, where `session` is more than 0, one session held for so many minutes instead of all that; or, where `query`
-    is, one streaming query left alone for so many, with `browsers` on its page or without; or, where `programs` is,
-    so many random programs beside PySpark; or, where `world` is, so many queries in a world that fails, and
-    beside these `world_spark` on Spark, `world_connectors` with tables and the like, `world_batches` with tables by
-    keys and functions for each batch.
+    is, one streaming query left alone for so many, with `browsers` on its page or without; or, where `programs`
+    is, so many random programs beside PySpark; or, where `stages` is, so many stages beside plain Python; or,
+    where `world` is, so many queries in a world that fails, and beside these `world_spark` on Spark,
+    `world_connectors` with tables and the like, `world_batches` with tables by keys and functions for each
+    batch.
     """
 
     seed: int
@@ -50,6 +51,7 @@ class TortureOptions:
     programs: int = 0
     results: str = ""
     setting: str = ""
+    stages: int = 0
     world: int = 0
     world_spark: int = 0
     world_connectors: int = 0
@@ -66,6 +68,10 @@ def torture(options: TortureOptions) -> int:
         return torture_world((options.seed, *worlds), results, say)
     if options.programs:
         return _compare(options)
+    if options.stages:
+        from penstock_torture.stages.command import torture_stages
+
+        return 1 if torture_stages(range(options.seed, options.seed + options.stages), say) else 0
     if options.session or options.query:
         return _hold(options)
     from penstock.spark.session import open_session
