@@ -30,7 +30,8 @@ from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.stream_join import Between, StreamJoin
 from penstock.stream.table_join import TableJoin
 from penstock.stream.top_rows import TopRows
-from penstock.stream.watermarks import MOST, EventTimeProgress
+from penstock.stream.watermark import MOST, Watermark
+from penstock.stream.watermarks import EventTimeProgress
 from penstock_torture.local_query import LocalQuery, location
 from query_shapes import rows_given
 from timed_queries import OFTEN, graph_of, published, rows, run_through
@@ -95,7 +96,7 @@ def test_each_pair_of_rows_within_the_bound_meets_once(events: list[Any], bounde
         if isinstance(event, int):
             if event > watermark:
                 watermark = event
-                assert not list(step.on_watermark(watermark))
+                assert not list(step.on_watermark(Watermark(watermark)))
                 step = reopened(operator, step)
             continue
         is_right, found = event
@@ -140,9 +141,9 @@ def test_rows_of_a_join_are_not_late_behind_it(how: str, bounds: tuple[int, int]
                 results += chain.push(rows_)
         for result in results:
             times = [*result["t"].cast(pa.int64()).to_pylist(), *result["u"].cast(pa.int64()).to_pylist()]
-            assert min(time for time in times if time is not None) >= behind.watermark
+            assert Watermark(min(time for time in times if time is not None)) >= behind.watermark
         behind = after
-    assert behind.watermark == 60 - max(bounds[1], -bounds[0])
+    assert behind.watermark == Watermark(60 - max(bounds[1], -bounds[0]))
 
 
 @pytest.mark.parametrize("how", ["left", "right", "full"])
@@ -164,7 +165,7 @@ def test_each_row_of_an_outer_join_meets_something_or_comes_out_alone(
         if isinstance(event, int):
             if event > watermark:
                 watermark = event
-                given_out = list(step.on_watermark(watermark))
+                given_out = list(step.on_watermark(Watermark(watermark)))
                 step = reopened(operator, step)
         else:
             is_right, rows_in = event
@@ -203,7 +204,7 @@ def test_rows_that_nothing_can_meet_are_dropped() -> None:
         columns = [pa.array(numbers), pa.array(numbers).cast(TIME), pa.array(numbers)]
         for rows_ in AsSide(sides, LEFT).apply(iter((pa.record_batch(columns, schema=LEFT_ROWS),))):
             assert not list(step.process(rows_))
-        step.on_watermark(first + 10_000)
+        step.on_watermark(Watermark(first + 10_000))
     assert step.metrics()["state_rows"] < 25_000
     assert len(step._index) < 50_000
 
@@ -257,7 +258,7 @@ def test_the_first_row_of_each_key_passes(events: list[Any], keeps: int) -> None
         if isinstance(event, int):
             if event > watermark:
                 watermark = event
-                step.on_watermark(watermark)
+                step.on_watermark(Watermark(watermark))
                 step = reopened(operator, step)
             continue
         expected = []

@@ -19,20 +19,21 @@ from penstock.operators.aggregate_states import Aggregation
 from penstock.operators.groups import Side
 from penstock.operators.join_sides import AsSide, JoinedSides
 from penstock.operators.window_aggregates import WindowSpec
-from penstock.operators.windows import FixedWindows, SessionWindows, Windows
+from penstock.operators.windows import FixedWindows, GivenWindows, SessionWindows, Windows
 from penstock.record.key_groups import GroupOwners
 from penstock.stream import increments
 from penstock.stream.chain import Chunk, StepContext
 from penstock.stream.duplicates import DropDuplicates
 from penstock.stream.stream_join import Between, StreamJoin
 from penstock.stream.top_rows import TopRows
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermark import MOST, Watermark
 from penstock.stream.window_aggregate import WindowAggregate
 from uncertain_checkpoints import UncertainCheckpoints
 
 GROUPS = 16
 TIME = pa.timestamp("us")
 ROWS = pa.schema([("k", pa.int64()), ("s", pa.string()), ("t", TIME), ("v", pa.int64())])
+WINDOWED = pa.schema([*ROWS, ("w", pa.struct([("start", TIME), ("end", TIME)]))])
 OTHERS = pa.schema([("k", pa.int64()), ("s", pa.string()), ("u", TIME), ("w", pa.int64())])
 ITEMS = (Aggregation("n", "*", "count"), Aggregation("s1", "v", "sum"), Aggregation("last", "v", "max"))
 Row = tuple[int, int, int]
@@ -41,7 +42,8 @@ Row = tuple[int, int, int]
 
 def windows(kind: Windows, keys: tuple[str, ...] = ("k",), *, updates: bool = False) -> WindowAggregate:
     """An aggregation by windows."""
-    return WindowAggregate(WindowSpec(ROWS, (*keys, kind.name), kind, ITEMS), updates=updates)
+    schema = WINDOWED if isinstance(kind, GivenWindows) else ROWS
+    return WindowAggregate(WindowSpec(schema, (*keys, kind.name), kind, ITEMS), updates=updates)
 
 
 def join(how: str, between: Between | None) -> StreamJoin:
@@ -55,6 +57,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "tumbling": lambda: windows(FixedWindows("t", 10, 10)),
     "sliding": lambda: windows(FixedWindows("t", 12, 4, 1), ("k", "s")),
     "uneven of all": lambda: windows(FixedWindows("t", 10, 4), ()),
+    "given": lambda: windows(GivenWindows("w")),
     "sessions": lambda: windows(SessionWindows("t", 4)),
     "sessions by text": lambda: windows(SessionWindows("t", 3), ("s",)),
     "sessions of all": lambda: windows(SessionWindows("t", 2), ()),
@@ -79,7 +82,7 @@ class Tasks:
         self._operator = operator
         self._least = least
         self.steps: list[Any] = []
-        self.watermarks = [-1 << 40] * 3
+        self.watermarks = [-1 << 40] * 4
 
     def open(self, width: int, states: list[dict[str, bytes]]) -> None:
         """Begin so many tasks with these states."""
@@ -88,7 +91,7 @@ class Tasks:
             self.steps = [self._operator.step() for _ in range(width)]
         finally:
             increments.LEAST_SLOTS = before  # type: ignore[misc]
-        self.watermarks = [-1 << 40] * 3
+        self.watermarks = [-1 << 40] * 4
         for subtask, step in enumerate(self.steps):
             own = states if width != len(states) else [states[subtask]]
             step.open(StepContext(subtask, width, GROUPS, "test"), own)
@@ -112,7 +115,11 @@ class Tasks:
             max(former, watermark - lag * place) for place, former in enumerate(self.watermarks[: len(self.steps)])
         ]
         moved = zip(self.steps, self.watermarks, strict=True)
-        return _counted([made for step, reached in moved for made in step.on_watermark(reached)])
+        return _counted([made for step, reached in moved for made in step.on_watermark(Watermark(reached))])
+
+    def late_rows(self) -> float:
+        """Those of all tasks."""
+        return sum(step.metrics().get("rows_late", 0.0) for step in self.steps)
 
     def snapshots(self) -> list[Callable[[int], list[Chunk]]]:
         """Those of all tasks."""
@@ -130,6 +137,8 @@ class Tasks:
         if isinstance(operator, StreamJoin):
             batches, keys = list(AsSide(operator.sides, side).apply(iter([batch]))), ["k", "s"]
         elif isinstance(operator, WindowAggregate):
+            if isinstance(operator.spec.windows, GivenWindows):
+                batch = _with_windows(batch)
             batches, keys = [operator.spec.plan.partial(batch)], list(operator.spec.keys)
         found: list[pa.RecordBatch] = []
         for each in batches:
@@ -146,6 +155,14 @@ def _batch(rows: list[tuple[int, int, int]], schema: pa.Schema) -> pa.RecordBatc
     texts = [f"text {key % 2}" for key in keys]
     columns = [pa.array(keys, pa.int64()), pa.array(texts), pa.array(times, pa.int64()).cast(TIME), pa.array(values)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _with_windows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with windows of five, as another step would have given them."""
+    starts = [moment // 5 * 5 for moment in batch.column("t").cast(pa.int64()).to_pylist()]
+    bounds = [pa.array([start + size for start in starts], pa.int64()).cast(TIME) for size in (0, 5)]
+    made = pa.StructArray.from_arrays(bounds, fields=list(WINDOWED.field("w").type))
+    return pa.RecordBatch.from_arrays([*batch.columns, made], schema=WINDOWED)
 
 
 def _counted(batches: list[pa.RecordBatch]) -> Counter[str]:
@@ -207,3 +224,30 @@ def test_chains_restore_what_whole_snapshots_do(
             whole.open(detail, newest[1])
             watermark = newest[2]
     assert chained.advance(MOST) == whole.advance(MOST)
+
+
+JUDGES = [name for name in OPERATORS if name not in ("join", "interval join", "top", "duplicates")]
+"""Those that store by which watermark they have judged."""
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("name", JUDGES)
+def test_other_widths_judge_by_the_watermarks_that_were_reached(name: str, width: int) -> None:
+    """Two tasks at 30 and 6 go on as others, which hear of 6 again: no window comes twice, and no late row counts.
+
+    The same rows, late ones too, give the same as in the tasks that went on, and as many are late.
+    """
+    gone_on, restored = Tasks(OPERATORS[name](), 1 << 40), Tasks(OPERATORS[name](), 1 << 40)
+    gone_on.open(2, [])
+    first = [(key, moment, side) for key in range(24) for moment in (3, 8, 40) for side in (0, 1)]
+    gone_on.give(first, 0)
+    gone_on.advance(30, 24)
+    restored.open(width, [_stored(take) for take in gone_on.snapshots()])
+    assert not restored.advance(6)
+    late = [(key, moment, side) for key in range(24) for moment in (1, 4, 7, 9, 29, 31) for side in (0, 1)]
+    assert restored.give(late, 1000) == gone_on.give(late, 1000)
+    ended = Counter[str]()
+    for watermark in (10, 29, 50):
+        ended += restored.advance(watermark)
+    assert ended == gone_on.advance(50)
+    assert restored.late_rows() == gone_on.late_rows()

@@ -22,6 +22,7 @@ from penstock.stream.noop import NoopSink
 from penstock.stream.pace import FEWEST_ROWS, MOST_ROWS, STEP_BYTES, STEP_SECONDS, Pace
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
+from penstock.stream.watermark import Watermark
 from penstock.stream.watermark_step import AssignWatermark
 from penstock.testing import DEADLINE, wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
@@ -115,7 +116,7 @@ class OrderedStep(HeldStep):
         self._came.append((batch.num_rows, batch.column("timestamp").cast(pa.int64())[-1].as_py()))
         return ()
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Note it."""
         self._came.append(watermark)
         return ()
@@ -145,7 +146,7 @@ def test_rows_that_wait_pass_watermarks_only_where_the_steps_allow_it(tmp_path: 
         if isinstance(each, tuple):
             reached = each[1]
         else:
-            passed += each < reached
+            passed += each < Watermark(reached)
             told.append(each)
     assert bool(passed) is not is_exact
     assert told == sorted(set(told))

@@ -30,18 +30,15 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
+from penstock.stream.watermark import LEAST, MOST, Watermark, least_stored
 from penstock.stream.watermark_step import AssignWatermark
 from penstock.stream.watermarks import (
-    LEAST,
-    MOST,
     EventTimeProgress,
     InputWatermarks,
     PartitionTimes,
     RowTimes,
     decode_progress,
     encode_progress,
-    least_watermark,
-    stored_watermark,
 )
 from penstock_torture.local_query import LocalQuery, location
 from timed_queries import graph_of, published, rows, run_through
@@ -62,7 +59,7 @@ OFTEN = Settings.from_conf({"spark.penstock.streaming.watermarkInterval": "1ms"}
 def test_the_least_of_the_channels_that_count_holds(events: list[tuple[int, object]], restored: int) -> None:
     """In any order of watermarks, idle channels and ends: it never goes back, and never passes one that counts."""
     core = InputWatermarks(CHANNELS, restored)
-    least = [LEAST] * CHANNELS
+    least = [Watermark()] * CHANNELS
     counts, ended = set(range(CHANNELS)), set()
     for channel, event in events:
         if channel in ended:
@@ -70,7 +67,7 @@ def test_the_least_of_the_channels_that_count_holds(events: list[tuple[int, obje
         before = core.progress
         if isinstance(event, tuple):
             watermark, is_idle = event
-            least[channel] = max(least[channel], watermark)
+            least[channel] = max(least[channel], Watermark(watermark))
             (counts.discard if is_idle else counts.add)(channel)
             changed = core.came(channel, EventTimeProgress(watermark, is_idle))
         else:
@@ -81,9 +78,11 @@ def test_the_least_of_the_channels_that_count_holds(events: list[tuple[int, obje
         core.check()
         now = core.progress
         assert changed == (now != before)
-        assert now.watermark >= before.watermark >= restored
+        assert now.watermark >= before.watermark >= Watermark(restored)
         still = set(range(CHANNELS)) - ended
-        reached = min((least[each] for each in counts), default=max((least[each] for each in still), default=MOST))
+        reached = min(
+            (least[each] for each in counts), default=max((least[each] for each in still), default=Watermark(MOST))
+        )
         assert now.watermark == max(before.watermark, reached)
         assert now.is_idle == (bool(still) and not counts)
 
@@ -109,8 +108,9 @@ def test_a_watermark_travels_as_bytes(progress: EventTimeProgress) -> None:
 @given(st.lists(st.one_of(st.none(), st.integers(LEAST, MOST)), max_size=4))
 def test_a_task_begins_at_the_least_of_the_watermarks_that_were_stored(found: list[int | None]) -> None:
     """One that had none makes it begin without one."""
-    states = [None if each is None else stored_watermark(each) for each in found]
-    assert least_watermark(states) == min((LEAST if each is None else each for each in found), default=LEAST)
+    states = [None if each is None else Watermark(each).stored for each in found]
+    least = min((LEAST if each is None else each for each in found), default=LEAST)
+    assert least_stored(states) == Watermark(least)
 
 
 def test_a_task_without_rows_is_idle_after_a_while() -> None:
@@ -140,10 +140,10 @@ PARTITION_EVENTS = st.lists(
 def test_the_least_of_the_partitions_that_count_holds(events: list[tuple[str, object]], reached: int) -> None:
     """Also one that has given nothing yet; one that had nothing for long counts for nothing, and none goes back."""
     times = PartitionTimes(10, 5.0)
-    times.restore(reached, {"a": 7})
+    times.restore(Watermark(reached), {"a": 7})
     greatest = {"a": 7}
     before = times.progress({"d": 0.0}).watermark
-    assert before == (LEAST if reached == LEAST else max(LEAST, reached - 10))
+    assert before == Watermark(LEAST if reached == LEAST else max(LEAST, reached - 10))
     for kind, detail in events:
         if kind != "waiting":
             times.rows_came(kind, detail)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_the_least_of_the_partitions_that_count_holds(events: list[tuple[str, ob
         holding = [each for each, seconds in waiting.items() if seconds < 5.0]
         assert now.is_idle == (bool(waiting) and not holding)
         least = min((greatest.get(each, LEAST) for each in holding), default=max(greatest.values()))
-        assert now.watermark == max(before, LEAST if least == LEAST else least - 10)
+        assert now.watermark == max(before, Watermark(LEAST if least == LEAST else least - 10))
         before = now.watermark
 
 
@@ -187,7 +187,7 @@ def test_rows_of_a_slow_partition_are_not_late() -> None:
     """
     source = PartitionedSource(Lagging(), 0.0)
     step, reader = AssignWatermark("ts", 0).step(), source.open(0, 1, [])
-    watermark, late, rows = LEAST, 0, 0
+    watermark, late, rows = Watermark(), 0, 0
     states: list[dict[str, bytes]] = []
     while not reader.is_ended:
         if rows in (0, 100, 250):  # a task begins
@@ -198,7 +198,7 @@ def test_rows_of_a_slow_partition_are_not_late() -> None:
         batch = reader.poll(10)
         if batch is None:
             continue
-        late += sum(value < watermark for value in batch.column(0).cast(pa.int64()).to_pylist())
+        late += sum(Watermark(value) < watermark for value in batch.column(0).cast(pa.int64()).to_pylist())
         rows += batch.num_rows - (rows % 10)
         for _ in step.process(batch):
             pass
@@ -206,7 +206,7 @@ def test_rows_of_a_slow_partition_are_not_late() -> None:
         states = [{name: bytes(make()) for name, make in step.snapshot(1)}]  # type: ignore[arg-type]
     assert rows == 400
     assert late == 0
-    assert watermark == 199_000
+    assert watermark == Watermark(199_000)
 
 
 def test_windows_of_a_slow_partition_are_whole(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_rows_find_the_watermark_of_the_rows_in_front_of_them() -> None:
     event_time.move(1.0, 0.0)
     assert event_time.take_event() is None
     event_time.end(0.0)
-    assert judge.told == [90, MOST]
+    assert judge.told == [Watermark(90), Watermark(MOST)]
     assert event_time.take_event() is None
 
 

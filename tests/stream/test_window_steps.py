@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,8 +26,10 @@ from penstock.errors import PlanError
 from penstock.operators.window_aggregates import GrowingStates, PartialWindows
 from penstock.operators.windows import WindowKey
 from penstock.stream import increments
-from penstock.stream.chain import StepContext
-from penstock.stream.watermarks import LEAST, MOST
+from penstock.stream.chain import Chain, StepContext
+from penstock.stream.steps import step_of
+from penstock.stream.watermark import MOST, Watermark
+from penstock.stream.watermarks import EventTimeProgress
 from penstock_torture.local_query import LocalQuery, location
 from query_shapes import rows_given
 from timed_queries import OFTEN, graph_of, published, rows, run_through
@@ -158,7 +161,7 @@ def test_states_are_merged_as_they_come(kind: str, size: int) -> None:
         assert len(states.runs) <= 1 + max(32, count // size * (size > 1))
     merged = states.merged()
     assert merged is not None
-    given_ = list(spec.plan.results(spec.plan.expanded(merged, LEAST, MOST)))
+    given_ = list(spec.plan.results(spec.plan.expanded(merged, lambda ends: ends <= MOST)))
     assert dict(found(pa.Table.from_batches(given_), WINDOWS[kind].name)) == expected(WINDOWS[kind], ("key",), count)
 
 
@@ -194,9 +197,9 @@ def test_a_step_gives_each_row_to_its_windows_or_counts_it(
                 assert not list(step.process(states))
         elif event > watermark:
             watermark = event
-            for result in step.on_watermark(watermark):
+            for result in step.on_watermark(Watermark(watermark)):
                 given_ += [(w["start"], w["end"], k, n) for w, k, n in _listed(result)]
-                assert all(_ended(w["end"], watermark, gap) for w, _, _ in _listed(result))
+                assert all(w["end"] <= watermark for w, _, _ in _listed(result))
             if restores:
                 state = {name: bytes(b"".join(_pieces(make()))) for name, make in step.snapshot(1)}
                 step = operators[1].step()
@@ -211,8 +214,65 @@ def test_a_step_gives_each_row_to_its_windows_or_counts_it(
         assert len({(start, k) for start, _, k, _ in given_}) == len(given_)
 
 
-def _ended(end: Any, watermark: int, gap: int) -> bool:
-    return end < watermark if gap else end <= watermark
+NEXT_STAGES: dict[str, Callable[[Stream], Stream]] = {
+    "by their windows": lambda stream: stream.keyBy("k", "w").agg(n=("n", "sum")),
+    "windows": lambda stream: stream.keyBy("k", WindowKey("w", 6, 6, name="v")).agg(n=("n", "sum")),
+    "sessions": lambda stream: stream.keyBy("k", WindowKey("w", gap=2, name="v")).agg(n=("n", "sum")),
+}
+
+
+@pytest.mark.parametrize("second", NEXT_STAGES)
+@given(TIMES, st.sampled_from([(4, 4, 0), (6, 2, 0), (0, 0, 3), (0, 0, 5)]))
+@effort(deadline=None)
+def test_a_stage_loses_nothing_of_the_one_before(
+    second: str, events: list[list[tuple[int, int]] | int], bounds: tuple[int, int, int]
+) -> None:
+    """Windows and sessions are late for no next stage, whatever watermarks stand at their ends."""
+    size, slide, gap = bounds
+    schema = pa.schema([("k", pa.int64()), ("ts", pa.timestamp("us"))])
+    first = Stream((SourceStep("rows", schema, streaming=True),)).withWatermark("ts", "0 seconds")
+    stream = first.keyBy("k", WindowKey("ts", size, slide, 0, gap, "w")).agg(n=("*", "count"))
+    _, partial, one, *others = _operators(NEXT_STAGES[second](stream))
+    chain, then = Chain([("one", one.step())]), Chain([(str(at), step_of(each)) for at, each in enumerate(others)])
+    for each in (chain, then):
+        each.open(StepContext(0, 1, 128, "test"), [])
+    reached, given_, found_ = Watermark(), 0, 0
+    for event in [*events, MOST]:
+        if isinstance(event, list):
+            ks, ts = zip(*event, strict=True)
+            for states in partial.apply(
+                iter([pa.record_batch([pa.array(ks, pa.int64()), pa.array(ts, pa.int64())], schema)])
+            ):
+                chain.push(states)
+            continue
+        reached = max(reached, Watermark(event))
+        results = chain.advance(EventTimeProgress(reached), 0.0)[0]
+        given_ += sum(sum(batch["n"].to_pylist()) for batch in results)
+        results = [made for batch in results for made in then.push(batch)]
+        results += then.advance(EventTimeProgress(reached), 0.0)[0]
+        found_ += sum(sum(batch["n"].to_pylist()) for batch in results)
+    assert found_ == given_
+    assert then.metrics()["rows_late"] == 0
+
+
+def test_a_checkpoint_with_a_session_at_its_watermark_gives_it_once() -> None:
+    """Sessions waited for a later watermark before: those of such a checkpoint come when the query goes on."""
+    schema = pa.schema([("k", pa.int64()), ("ts", pa.timestamp("us"))])
+    by = WindowKey("ts", gap=3, name="w")
+    partial, one = _operators(
+        Stream((SourceStep("rows", schema, streaming=True),)).keyBy("k", by).agg(n=("*", "count"))
+    )
+    context = StepContext(0, 1, 128, "test")
+    step = one.step()
+    step.open(context, [])
+    rows_in = pa.record_batch([pa.array([1, 1, 2]), pa.array([5, 7, 20])], schema)
+    for states in partial.apply(iter([rows_in])):
+        assert not list(step.process(states))
+    state = {name: bytes(b"".join(_pieces(make()))) for name, make in step.snapshot(1)}
+    step = one.step()
+    step.open(context, [{**state, "time": msgpack.packb((1, [10], 0, 0, 1))}])
+    came = [_listed(result) for at in (10, 10, 11, MOST) for result in step.on_watermark(Watermark(at))]
+    assert came == [[({"start": 5, "end": 10}, 1, 2)], [({"start": 20, "end": 23}, 2, 1)]]
 
 
 def _listed(result: pa.RecordBatch) -> list[tuple[dict[str, int], int, int]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.record import PartitionerSpec
 from penstock.record.layout import fixed_values, int64_array
 from penstock.stream.chain import PlainStep, State, StepContext
-from penstock.stream.watermarks import LEAST
+from penstock.stream.watermark import Watermark
 
 KEYS = 10
 SECOND = 1_000_000
@@ -64,8 +64,8 @@ class JudgeStep(PlainStep):
     name = "judge"
 
     def __init__(self) -> None:
-        self.watermark = LEAST
-        self.told: list[int] = []
+        self.watermark = Watermark()
+        self.told: list[Watermark] = []
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Begin anew."""
@@ -73,10 +73,10 @@ class JudgeStep(PlainStep):
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows with their lateness."""
         times = fixed_values(batch.column("ts"), np.int64)
-        late = np.maximum(self.watermark - times, 0) if self.watermark > LEAST else np.zeros(len(times), np.int64)
+        late = np.where(self.watermark.is_late(times), self.watermark.later_of(times) - times, 0)
         yield pa.RecordBatch.from_arrays([*batch.columns, int64_array(late)], schema=JUDGED)
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Note it; it only grows."""
         assert watermark > self.watermark
         self.watermark = watermark

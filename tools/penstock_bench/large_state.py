@@ -56,6 +56,7 @@ from penstock.stream.state.variables import (
 from penstock.stream.state_place import StateFiles, state_in
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 from penstock.stream.stream_join import Between, StreamJoin
+from penstock.stream.watermark import Watermark
 from penstock.stream.window_aggregate import WindowAggregate
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_mailbox import MemoryMailbox
@@ -230,7 +231,7 @@ class TimedState:
         self._operator = operator
         self._step = operator.step()
         self._step.open(CONTEXT, [])
-        self._step.on_watermark(0)
+        self._step.on_watermark(Watermark(0))
         self._added = 0
         self.completed, self.snapshot = self._step.completed, self._step.snapshot
 

@@ -25,6 +25,7 @@ from penstock.operators.windows import (
     END,
     START,
     FixedWindows,
+    Mask,
     SessionWindows,
     Windows,
     bounds_in,
@@ -43,7 +44,6 @@ _FEW_ROWS = 64
 _FRESH_RUNS = 32
 _FRESH_ROWS = 1 << 13
 """So many batches, of so many rows at most, are merged as they come."""
-_EVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -111,18 +111,18 @@ class WindowPlan:
             states = self._with(states, dict(zip((START, END), found, strict=True)))
         return self._plan.reduce(states)
 
-    def expanded(self, states: pa.RecordBatch, passed: Times | int, until: int) -> pa.RecordBatch:
-        """The states of the windows that end after `passed` and not after `until`, out of those of their panes."""
+    def expanded(self, states: pa.RecordBatch, chosen_by: Callable[[Times], Mask]) -> pa.RecordBatch:
+        """The states of the windows that are chosen by their ends, out of those of their panes."""
         if not isinstance(self.windows, FixedWindows):
             return states
-        found = self.in_windows(self.windows, states, passed, until)
+        found = self.in_windows(self.windows, states, chosen_by)
         return found if self.windows.slide == self.windows.size else self._plan.reduce(found)
 
     def in_windows(
-        self, windows: FixedWindows, states: pa.RecordBatch, passed: Times | int, until: int
+        self, windows: FixedWindows, states: pa.RecordBatch, chosen_by: Callable[[Times], Mask]
     ) -> pa.RecordBatch:
         """The same, not merged: each pane's state once for each of its windows."""
-        rows, starts = windows.windows(self.starts(states), passed, until)
+        rows, starts = windows.windows(self.starts(states), chosen_by)
         return self._with(states.take(int64_array(rows)), {START: starts})
 
     def merged(self, groups: Groups, columns: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -264,4 +264,8 @@ class AllWindows:
             states.add(batch)
         whole = states.merged()
         if whole is not None:
-            yield from plan.results(plan.expanded(whole, -_EVER, _EVER))
+            yield from plan.results(plan.expanded(whole, _all_ends))
+
+
+def _all_ends(ends: Times) -> Mask:
+    return np.ones(len(ends), np.bool_)

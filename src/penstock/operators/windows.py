@@ -16,7 +16,7 @@ microsecond, so windows can be aggregated again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,21 +87,24 @@ class FixedWindows:
         """The end of the last window that each pane is in."""
         return self.last(panes) + self.size
 
-    def due(self, panes: Times, passed: Times | int) -> Times:
-        """The end of the first window after `passed` that each pane is in; if there is none that of the last."""
+    def due(self, panes: Times, after: Times) -> Times:
+        """The end of each pane's first window that ends after such a time; if there is none that of the last.
+
+        No time is before its pane.
+        """
         closing = self.closing(panes)
-        later = np.maximum(closing - np.maximum(passed, panes) - 1, 0)
+        later = np.maximum(closing - after - 1, 0)
         due: Times = closing - np.minimum(later // self.slide, self._most - 1) * self.slide
         return due
 
-    def windows(self, panes: Times, passed: Times | int, until: int) -> tuple[npt.NDArray[np.int64], Times]:
-        """Each pane in each of its windows that end after `passed` and not after `until`: rows, and beginnings."""
+    def windows(self, panes: Times, chosen_by: Callable[[Times], Mask]) -> tuple[npt.NDArray[np.int64], Times]:
+        """Each pane in each of its windows that are chosen by their ends: rows, and beginnings."""
         last = self.last(panes)
         rows, starts = [], []
         for number in range(self._most):
             start = last - number * self.slide
             end = start + self.size
-            chosen = np.flatnonzero((end > panes) & (end > passed) & (end <= until))
+            chosen = np.flatnonzero((end > panes) & chosen_by(end))
             rows.append(chosen)
             starts.append(start[chosen])
         return np.concatenate(rows), np.concatenate(starts)

@@ -23,7 +23,8 @@ from penstock.checkpoint.metadata import Chunk as StoredChunk
 from penstock.shuffle.metrics import OPERATOR_GROUP
 from penstock.stream.restored_state import PartOfState
 from penstock.stream.sources import PartitionReader
-from penstock.stream.watermarks import LEAST, EventTimeProgress
+from penstock.stream.watermark import Watermark, never_back
+from penstock.stream.watermarks import EventTimeProgress
 
 Buffer = bytes | bytearray | memoryview
 Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer] | StoredChunk]]
@@ -83,11 +84,12 @@ class Step(Protocol):
         `waited` are the seconds in which the task has waited for rows since its begin.
         """
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
-        """The rows that are due: rows that come from here on are not older than this time, in microseconds.
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
+        """The rows that are due: rows that come from here on are not older than this.
 
-        It grows with each call. `watermarks.MOST`: the data has ended. A step with `allows_later_watermarks` may hear
-        of it behind rows that came after it, if they wait: of these it takes late ones that it would have refused.
+        It grows with each call, but may begin before one that a restored state has heard of. A step with
+        `allows_later_watermarks` may hear of it behind rows that came after it, if they wait: of these it takes late
+        ones that it would have refused.
         """
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
@@ -119,7 +121,7 @@ class PlainStep:
         """As in front of it."""
         return incoming
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Nothing was waiting for it."""
         return ()
 
@@ -152,8 +154,10 @@ class Chain:
         self._steps = tuple(steps)
         self._place = ""
         self._watches = {id(step): _StepWatch(title, step) for step, title in _titled(self._steps)}
-        self._told = [LEAST] * len(self._steps)
+        self._told = [Watermark()] * len(self._steps)
         """The watermark that each step has heard of."""
+        self._reached = Watermark()
+        """The watermark behind all steps."""
         self._timed = [place for place, (_, step) in enumerate(steps) if hasattr(step, "time_passed")]
         """The places of steps that work by the clock."""
         self.allows_later_watermarks = all(_allows_later(step) for _, step in self._steps)
@@ -246,6 +250,8 @@ class Chain:
                 with self._noted(step):
                     batches += _with_rows(step.on_watermark(progress.watermark))
             progress = progress.held_back(getattr(step, "holds_back", 0))
+        never_back(self._reached, progress.watermark, self._place)
+        self._reached = progress.watermark
         return batches, progress
 
     @property

@@ -37,7 +37,7 @@ from penstock.stream.keyed_state import (
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import LiveRows, Mask
 from penstock.stream.slot_array import FrozenSlots, SlotArray
-from penstock.stream.watermarks import LEAST, MOST
+from penstock.stream.watermark import LEAST, MOST, Watermark
 
 _SPARE = 1 << 12
 
@@ -110,7 +110,7 @@ class DuplicatesStep(PlainStep):
         if missing is not None:  # a row without a time is never late, and its key is kept for ever
             times = np.where(missing, MOST - operator.keeps, times)
         passed = self._lateness.passed([plain(batch.column(key)) for key in operator.keys])
-        is_late = np.asarray(times < passed)
+        is_late = passed.is_late(times)
         if is_late.any():
             self._lateness.late_rows += int(is_late.sum())
             batch, times = batch.filter(boolean_array(~is_late)), times[~is_late]
@@ -118,7 +118,7 @@ class DuplicatesStep(PlainStep):
             return ()
         return self._first(batch, self._slots(batch), times + operator.keeps)
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Drop keys that it has passed, when they are more than those that stay."""
         self._lateness.advance(watermark)
         if self._operator.time and len(self._index) > _SPARE:
@@ -159,11 +159,11 @@ class DuplicatesStep(PlainStep):
     def _live(self) -> Slots:
         """The slots of keys that are kept."""
         until = self._until.at(np.arange(len(self._index)))
-        return np.flatnonzero(self._lateness.keeps(until))
+        return np.flatnonzero(self._lateness.watermark.keeps(until))
 
     def _first(self, batch: pa.RecordBatch, slots: Slots, kept: Times) -> Iterable[pa.RecordBatch]:
         """The first row of each key that is not kept; its key is kept from here on."""
-        fresh = np.flatnonzero(~self._lateness.keeps(self._until.at(slots)))
+        fresh = np.flatnonzero(~self._lateness.watermark.keeps(self._until.at(slots)))
         if not len(fresh):
             return ()
         _, places = np.unique(slots[fresh], return_index=True)
@@ -188,7 +188,7 @@ class _FrozenTimes:
 
 def _is_live(lateness: Lateness, columns: Sequence[pa.Array]) -> Mask:
     """A mask of the keys of these columns, the time up to which each is kept behind them, that are kept."""
-    return lateness.keeps(_until(columns), columns[:-1])
+    return lateness.passed(columns[:-1]).keeps(_until(columns))
 
 
 def _until(columns: Sequence[pa.Array]) -> Times:

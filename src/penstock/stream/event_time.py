@@ -16,16 +16,8 @@ import pyarrow as pa
 from penstock.shuffle.events import TaskEvent
 from penstock.shuffle.metrics import WATERMARK
 from penstock.stream.chain import EVENT_TIME, Chain, Chunk, State
-from penstock.stream.watermarks import (
-    LEAST,
-    MOST,
-    EventTimeProgress,
-    InputWatermarks,
-    decode_progress,
-    encode_progress,
-    least_watermark,
-    stored_watermark,
-)
+from penstock.stream.watermark import MOST, least_stored
+from penstock.stream.watermarks import EventTimeProgress, InputWatermarks, decode_progress, encode_progress
 
 _CHUNK = f"{EVENT_TIME}/watermark"
 
@@ -36,10 +28,10 @@ class EventTime:
     def __init__(self, chain: Chain, channels: int, interval: float = 0.2, restored: Sequence[State] = ()) -> None:
         self._chain = chain
         self._interval = interval
-        first = least_watermark(state.get(_CHUNK) for state in restored)
+        first = least_stored(state.get(_CHUNK) for state in restored)
         self._inputs = InputWatermarks(channels, first)
         self._reached = self._told = EventTimeProgress()
-        self._due_at: float | None = 0.0 if chain.makes_time or first > LEAST else None
+        self._due_at: float | None = None if first.is_none and not chain.makes_time else 0.0
 
     @property
     def due_at(self) -> float | None:
@@ -94,12 +86,13 @@ class EventTime:
     def figures(self) -> dict[str, float]:
         """The event time here, in seconds since 1970, where it is known."""
         found = self._reached if self._chain.makes_time else self._inputs.progress
-        return {WATERMARK: found.watermark / 1e6} if LEAST < found.watermark < MOST else {}
+        seconds = found.watermark.unix_seconds
+        return {} if seconds is None else {WATERMARK: seconds}
 
     def snapshot(self) -> list[Chunk]:
         """The watermark in front of the chain, where there was one."""
         watermark = self._inputs.progress.watermark
-        if watermark == LEAST:
+        if watermark.is_none:
             return []
-        stored = stored_watermark(watermark)
+        stored = watermark.stored
         return [(_CHUNK, lambda: stored)]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.operators.group_merges import boolean_array
 from penstock.operators.times import microseconds_of
 from penstock.stream.chain import PlainStep
-from penstock.stream.watermarks import LEAST
+from penstock.stream.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class LatenessStep(PlainStep):
 
     def __init__(self, operator: ByLateness) -> None:
         self._operator = operator
-        self._watermark = LEAST
+        self._watermark = Watermark()
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class LatenessStep(PlainStep):
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows of its kind."""
         times, missing = microseconds_of(batch.column(self._operator.column))
-        is_late = times < self._watermark
+        is_late = self._watermark.is_late(times)
         if missing is not None:
             is_late &= ~missing
         chosen = is_late if self._operator.is_late else ~is_late
@@ -66,7 +66,7 @@ class LatenessStep(PlainStep):
             return (batch,)
         return (batch.filter(boolean_array(chosen)),)
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Judge by it from here on."""
         self._watermark = watermark
         return ()

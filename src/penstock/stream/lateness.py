@@ -3,7 +3,8 @@
 
 A step that goes on at another number of tasks gets keys of several former tasks, whose watermarks differ: what one of
 them has given out for its keys must not be given out again, and what another has not is still due. So each key group
-keeps the watermark of the task that had it, until the step's own has passed all of these.
+keeps the watermark of the task that had it, until the step's own has passed all of these. That is the least of them,
+and goes on from there: the task itself may begin with an earlier one, of a task that had none of its keys.
 
 The chunk `time` is msgpack: version, watermarks (one, or those of the subtask's key groups), rows that were late,
 subtask, parallelism.
@@ -15,15 +16,12 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgpack
-import numpy as np
 import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
-from penstock.operators.group_merges import Mask
-from penstock.operators.times import Times
 from penstock.record.key_groups import GroupOwners, group_range
 from penstock.stream.chain import Chunk, State, StepContext
-from penstock.stream.watermarks import LEAST, MOST
+from penstock.stream.watermark import Passed, Watermark, Watermarks
 
 TIME: Final = "time"
 _VERSION: Final = 1
@@ -33,12 +31,12 @@ class Lateness:
     """One subtask's."""
 
     def __init__(self) -> None:
-        self.watermark = LEAST
+        self._own = Watermark()
         self.late_rows = 0
         """Rows that came too late, in this run and those before it."""
         self._late_before = 0
         self._context = StepContext(0, 1, 1, "")
-        self._of_group: Times | None = None
+        self._of_group: Watermarks | None = None
         self._groups: GroupOwners | None = None
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
@@ -46,35 +44,40 @@ class Lateness:
         self._context = context
         parts = [_read(state[TIME], context.place) for state in restored if TIME in state]
         width = context.max_parallelism
-        of_group = np.full(width, LEAST, np.int64)
+        if not parts:
+            return
+        of_group = Watermarks.none(width)
         for watermarks, late, subtask, parallelism in parts:
-            of_group[list(group_range(width, parallelism, subtask))] = watermarks
+            of_group.put(group_range(width, parallelism, subtask), watermarks)
             if parallelism == context.parallelism or context.subtask == 0:  # each count goes on in one task
                 self.late_rows += late
         self._late_before = self.late_rows
-        own = of_group[self._own_groups]
-        self.watermark = int(own.min(initial=MOST)) if parts else LEAST
-        if parts and int(own.max(initial=LEAST)) > self.watermark:
+        own = of_group.of(self._own_groups)
+        self._own = own.least
+        if own.greatest > own.least:
             self._of_group, self._groups = of_group, GroupOwners(width, width)
 
-    def passed(self, keys: Sequence[pa.Array]) -> Times | int:
-        """The watermark that holds for each of these keys; one number where it is the same for all."""
-        if self._of_group is None or self._groups is None or not keys:
-            return self.watermark
-        passed: Times = np.maximum(self._of_group[self._groups.of(keys)], self.watermark)
-        return passed
+    @property
+    def watermark(self) -> Watermark:
+        """The watermark that holds for all keys."""
+        return self._own
 
-    def keeps(self, last: Times, keys: Sequence[pa.Array] = ()) -> Mask:
-        """A mask of what is not over: its last moment has not passed for its key, or for all where no keys are given.
+    def passed(self, keys: Sequence[pa.Array]) -> Passed:
+        """The times that have passed for each of these keys; without any they are those of the task with all rows."""
+        if self._of_group is None or self._groups is None:
+            return self._own
+        if not keys:  # the first task has them, and the first groups
+            return max(self._own, self._of_group.of([0]).greatest)
+        return self._of_group.of(self._groups.of(keys)).or_later(self._own)
 
-        The least moment of all stands for none.
-        """
-        return np.asarray(last >= np.maximum(self.passed(keys), LEAST + 1))
+    def reached(self, watermark: Watermark) -> Watermark:
+        """The watermark that holds for all keys where this one comes: it may be before that of the restored state."""
+        return max(self._own, Watermark.at(watermark))
 
-    def advance(self, watermark: int) -> None:
+    def advance(self, watermark: Watermark) -> None:
         """A watermark has come."""
-        self.watermark = watermark
-        if self._of_group is not None and watermark >= int(self._of_group.max()):
+        self._own = self.reached(watermark)
+        if self._of_group is not None and self._own >= self._of_group.greatest:
             self._of_group = self._groups = None
 
     def figures(self) -> dict[str, float]:
@@ -83,11 +86,10 @@ class Lateness:
 
     def chunk(self) -> Chunk:
         """The state as it is now."""
-        context = self._context
-        watermarks = [self.watermark]
+        context, watermarks = self._context, Watermarks.of_one(self._own)
         if self._of_group is not None:
-            watermarks = np.maximum(self._of_group[self._own_groups], self.watermark).tolist()
-        values = (_VERSION, watermarks, self.late_rows, context.subtask, context.parallelism)
+            watermarks = self._of_group.of(self._own_groups).or_later(self._own)
+        values = (_VERSION, watermarks.moments, self.late_rows, context.subtask, context.parallelism)
         packed: bytes = msgpack.packb(values)
         return TIME, lambda: packed
 

@@ -36,11 +36,10 @@ from penstock.stream.keyed_state import ABOUT, KeyedTable, refuse_other
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import added_chunks, replaced_chunks, replaced_rows
 from penstock.stream.run_rows import taken_of
-from penstock.stream.watermarks import LEAST
+from penstock.stream.watermark import Watermark
 
 _NAMES = ("left", "right")
 _SPARE = 1 << 12
-_NEVER = 1 << 62
 _DONE = pa.field("done", pa.bool_())
 
 
@@ -141,7 +140,7 @@ class JoinStep(PlainStep):
                 rows = pa.RecordBatch.from_arrays(columns, schema=self._schemas[number])
                 yield from self._met(number, rows)
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Drop rows that nothing can meet any more; those that an outer join owes come out."""
         self._lateness.advance(watermark)
         lonely: list[pa.RecordBatch] = []
@@ -208,7 +207,7 @@ class JoinStep(PlainStep):
         done = np.zeros(rows.num_rows, np.bool_)
         slots = self._index.slots(rows.columns[: self._keys])
         yield from self._pairs(number, (rows, slots), done)
-        if self._operator.between is not None and self._lateness.watermark > LEAST:
+        if self._operator.between is not None and not self._lateness.watermark.is_none:
             over = self._is_over(number, rows)
             if is_kept and (over & ~done).any():
                 yield self._alone(number, rows.filter(boolean_array(over & ~done)))
@@ -277,8 +276,7 @@ class JoinStep(PlainStep):
         assert between is not None  # noqa: S101 - asked by the callers
         times, missing = times_in(rows.column(between.times[number]))
         until: Times = times + (between.upper if number == LEFT else -between.lower)
-        keys = rows.columns[: self._keys] if any(self._operator.sides.kept) else ()
-        over: Mask = until < np.minimum(self._lateness.passed(keys), _NEVER)
+        over = self._lateness.passed(rows.columns[: self._keys]).is_late(until)
         return over if missing is None else over | missing
 
     def _gather(self) -> None:

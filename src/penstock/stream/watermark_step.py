@@ -21,15 +21,8 @@ from penstock.operators.intervals import interval_text
 from penstock.operators.times import greatest
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.sources import PartitionReader
-from penstock.stream.watermarks import (
-    LEAST,
-    MOST,
-    EventTimeProgress,
-    PartitionTimes,
-    RowTimes,
-    least_watermark,
-    stored_watermark,
-)
+from penstock.stream.watermark import least_stored
+from penstock.stream.watermarks import EventTimeProgress, PartitionTimes, RowTimes
 
 _GREATEST = "greatest"
 _PARTITIONS = "partitions"
@@ -76,7 +69,7 @@ class WatermarkStep(PlainStep):
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Begin where the snapshot was."""
         self._times = RowTimes(self._operator.delay, context.idle_after)
-        least = least_watermark(state.get(_GREATEST) for state in restored)
+        least = least_stored(state.get(_GREATEST) for state in restored)
         self._times.restore(least)
         self._of_partitions = PartitionTimes(self._operator.delay, context.idle_after)
         found = [msgpack.unpackb(state[_PARTITIONS]) for state in restored if _PARTITIONS in state]
@@ -97,8 +90,8 @@ class WatermarkStep(PlainStep):
 
     def progress(self, incoming: EventTimeProgress, waited: float) -> EventTimeProgress:
         """Its own, but for the end of all data."""
-        if incoming.watermark == MOST:
-            return EventTimeProgress(MOST)
+        if incoming.watermark.is_end:
+            return EventTimeProgress(incoming.watermark)
         if self._reader is not None:
             return self._of_partitions.progress(self._reader.partitions_waiting())
         return self._times.progress(waited)
@@ -107,8 +100,8 @@ class WatermarkStep(PlainStep):
         """The greatest time, where there was one, and those of partitions."""
         reached = self._times.greatest if self._reader is None else self._of_partitions.reached
         chunks: list[Chunk] = []
-        if reached != LEAST:
-            stored = stored_watermark(reached)
+        if not reached.is_none:
+            stored = reached.stored
             chunks.append((_GREATEST, lambda: stored))
         if self._of_partitions.greatest:
             packed: bytes = msgpack.packb(self._of_partitions.greatest)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Event time in a streaming task: how far it is, as a sans-I/O core of events in and decisions out.
 
-A watermark is a time, in microseconds since 1970: rows that come after it are not older, and what is older is late.
-It travels in the channels behind the rows in front of it. A task's own watermark is the least of its channels', and
-never goes back.
+A watermark (`watermark`) travels in the channels behind the rows in front of it. A task's own watermark is the least
+of its channels', and never goes back.
 
 Rules
 - A channel that is idle holds nothing back: its producer has said that it waits for rows. It counts again from the
@@ -17,39 +16,37 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import ProtocolError
-
-LEAST: Final = -(1 << 63)
-"""No watermark has come yet: no row is late."""
-MOST: Final = (1 << 63) - 1
-"""The data has ended: all times have passed."""
+from penstock.stream.watermark import LEAST, MOST, Watermark
 
 _KIND: Final = 3
 """Events of a channel have one number space: 1 and 2 are the checkpoints' (`checkpoint/barriers.py`)."""
-_PROGRESS: Final = struct.Struct("<BBxxxxxxq")
+_PROGRESS: Final = struct.Struct("<BBxxxxxx8s")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class EventTimeProgress:
     """Event time at one place: the watermark, and if the place waits for rows and so holds nobody back."""
 
-    watermark: int = LEAST
-    is_idle: bool = False
+    watermark: Watermark
+    is_idle: bool
+
+    def __init__(self, watermark: Watermark | int = LEAST, is_idle: bool = False) -> None:
+        object.__setattr__(self, "watermark", Watermark.at(watermark))
+        object.__setattr__(self, "is_idle", is_idle)
 
     def held_back(self, microseconds: int) -> EventTimeProgress:
         """Event time behind a step whose rows may be so much older than those in front of it."""
-        if not microseconds or self.watermark in (LEAST, MOST):
-            return self
-        return EventTimeProgress(max(LEAST, self.watermark - microseconds), self.is_idle)
+        return EventTimeProgress(self.watermark.less(microseconds), self.is_idle)
 
 
 def encode_progress(progress: EventTimeProgress) -> bytes:
     """The payload of the event that carries it."""
-    return _PROGRESS.pack(_KIND, progress.is_idle, progress.watermark)
+    return _PROGRESS.pack(_KIND, progress.is_idle, progress.watermark.stored)
 
 
 def decode_progress(payload: bytes) -> EventTimeProgress | None:
@@ -57,10 +54,10 @@ def decode_progress(payload: bytes) -> EventTimeProgress | None:
     if payload[:1] != bytes((_KIND,)):
         return None
     try:
-        _, is_idle, watermark = _PROGRESS.unpack(payload)
+        _, is_idle, stored = _PROGRESS.unpack(payload)
     except struct.error as error:
         raise ProtocolError(f"a watermark of {len(payload)} bytes can't be read: {error}") from error
-    return EventTimeProgress(watermark, bool(is_idle))
+    return EventTimeProgress(Watermark.of_stored(stored), bool(is_idle))
 
 
 def is_watermark(payload: bytes) -> bool:
@@ -68,21 +65,10 @@ def is_watermark(payload: bytes) -> bool:
     return payload[:2] == bytes((_KIND, False))
 
 
-def least_watermark(states: Iterable[bytes | None]) -> int:
-    """The watermark to begin with, of those that subtasks stored; None: one had none."""
-    found = [LEAST if state is None else int.from_bytes(state, "little", signed=True) for state in states]
-    return min(found, default=LEAST)
-
-
-def stored_watermark(watermark: int) -> bytes:
-    """The bytes of a watermark in a snapshot."""
-    return watermark.to_bytes(8, "little", signed=True)
-
-
 class InputWatermarks:
     """The watermarks of one task's channels, and what they make of the task's own."""
 
-    def __init__(self, channels: int, restored: int = LEAST) -> None:
+    def __init__(self, channels: int, restored: Watermark | int = LEAST) -> None:
         self._channels = [EventTimeProgress() for _ in range(channels)]
         self._ended: set[int] = set()
         """Channels whose data has ended and goes on in no later run."""
@@ -112,7 +98,7 @@ class InputWatermarks:
         holding = [each for each in self._open() if not each.is_idle]
         if self._progress.is_idle and holding:
             raise AssertionError("the task is idle, and one of its channels is not")
-        if holding and len(self._ended) < len(self._channels) and self._progress.watermark == MOST:
+        if holding and len(self._ended) < len(self._channels) and self._progress.watermark.is_end:
             raise AssertionError("all times have passed, and rows may still come")
 
     def _open(self) -> list[EventTimeProgress]:
@@ -122,7 +108,7 @@ class InputWatermarks:
         still = self._open()
         holding = [each.watermark for each in still if not each.is_idle]
         # All idle: what one of them has passed, no other holds back. All ended: nothing comes any more.
-        reached = min(holding) if holding else max((each.watermark for each in still), default=MOST)
+        reached = min(holding) if holding else max((each.watermark for each in still), default=Watermark(MOST))
         now = EventTimeProgress(max(self._progress.watermark, reached), bool(still) and not holding)
         changed, self._progress = now != self._progress, now
         return changed
@@ -137,32 +123,31 @@ class RowTimes:
     def __init__(self, delay: int, idle_after: float) -> None:
         self._delay = delay
         self._idle_after = idle_after
-        self._greatest = LEAST
+        self._greatest = Watermark()
         self._had_rows = True
         self._waits_since = 0.0
 
     @property
-    def greatest(self) -> int:
-        """The greatest time of a row; LEAST where there was none."""
+    def greatest(self) -> Watermark:
+        """The watermark at the greatest time of a row, that of no delay."""
         return self._greatest
 
-    def restore(self, greatest: int) -> None:
+    def restore(self, greatest: Watermark) -> None:
         """Begin with a time that was reached before."""
         self._greatest = greatest
 
     def rows_came(self, greatest: int | None) -> None:
         """Rows came; `greatest` is the greatest of their times, None where all are null."""
         self._had_rows = True
-        if greatest is not None and greatest > self._greatest:
-            self._greatest = greatest
+        if greatest is not None:
+            self._greatest = max(self._greatest, Watermark(greatest))
 
     def progress(self, waited: float) -> EventTimeProgress:
         """Event time now; `waited` are the seconds in which the task has waited for rows since its begin."""
         if self._had_rows:
             self._had_rows, self._waits_since = False, waited
         is_idle = 0 < self._idle_after <= waited - self._waits_since
-        watermark = LEAST if self._greatest == LEAST else max(LEAST, self._greatest - self._delay)
-        return EventTimeProgress(watermark, is_idle)
+        return EventTimeProgress(self._greatest.less(self._delay), is_idle)
 
 
 class PartitionTimes:
@@ -175,17 +160,17 @@ class PartitionTimes:
     def __init__(self, delay: int, idle_after: float) -> None:
         self._delay = delay
         self._idle_after = idle_after
-        self._reached = LEAST
-        """The greatest time that counts for all."""
+        self._reached = Watermark()
+        """That of no delay: the greatest time that counts for all."""
         self.greatest: dict[str, int] = {}
         """By partition, of those that have given rows."""
 
     @property
-    def reached(self) -> int:
+    def reached(self) -> Watermark:
         """The time up to which all have given rows."""
         return self._reached
 
-    def restore(self, reached: int, greatest: Mapping[str, int]) -> None:
+    def restore(self, reached: Watermark, greatest: Mapping[str, int]) -> None:
         """Begin with times that were reached before."""
         self._reached, self.greatest = reached, dict(greatest)
 
@@ -200,6 +185,5 @@ class PartitionTimes:
         counts = holding or set(self.greatest)
         times = [self.greatest.get(each, LEAST) for each in counts]
         reached = (min if holding else max)(times, default=LEAST)
-        self._reached = max(self._reached, reached)
-        watermark = LEAST if self._reached == LEAST else max(LEAST, self._reached - self._delay)
-        return EventTimeProgress(watermark, is_idle=bool(waiting) and not holding)
+        self._reached = max(self._reached, Watermark(reached))
+        return EventTimeProgress(self._reached.less(self._delay), is_idle=bool(waiting) and not holding)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of a stream without an end: states by key and pane wait until the watermark has passed their windows.
 
-Each window is given out once, when the watermark reaches its end. A session waits until the watermark has passed its
-end, because a row at its very end still belongs to it; so a replay gives the same sessions. States of a pane whose
-last window was given out are dropped; rows that come for it later are late: they are counted, and nothing else.
+Each window or session is given out once, when the watermark reaches its end, as by Spark. States of a pane whose last
+window was given out are dropped; rows that come for it later are late: they are counted, and nothing else.
 
 States are batches that never change and are merged as they grow, so a row costs the same however many keys there are,
-and a snapshot is a reference to them. It refers to an older one if few states have come since. Of panes it has those
-that have come then, which a restore adds; of sessions all of the keys that have some more or fewer, because a row may
-come beside a session that was given out, and begins another one.
+and a snapshot is a reference to them. It refers to an older one if few states have come since. Of panes, and of
+windows that rows have, it has those that have come then: a restore adds them, and leaves out what the watermark has
+passed. Of sessions it has all of the keys that have some more or fewer, because a row may come beside a session that
+was given out, and begins another one: a restore takes them as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 from penstock.operators.group_merges import boolean_array
 from penstock.operators.times import Times
 from penstock.operators.window_aggregates import AllWindows, GrowingStates, WindowSpec
-from penstock.operators.windows import FixedWindows, Mask, SessionWindows
+from penstock.operators.windows import FixedWindows, SessionWindows
 from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.increments import Chains
@@ -32,7 +32,7 @@ from penstock.stream.keyed_state import ABOUT, KeyedTable, refuse_other
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import KeysOfBatches, added_chunks, replaced_chunks, replaced_rows
 from penstock.stream.state_place import settled
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermark import MOST, Passed, Watermark
 from penstock.stream.window_updates import WindowUpdateStep
 
 
@@ -71,6 +71,8 @@ class WindowStep(PlainStep):
         self._operator = operator
         self._plan = operator.spec.plan
         self._windows = operator.spec.windows
+        self._adds = not isinstance(self._windows, SessionWindows)
+        """True if states are only ever added, so that the watermark tells which ones have gone."""
         self._states = GrowingStates(self._plan, settled)
         self._lateness = Lateness()
         self._chains = Chains()
@@ -89,7 +91,7 @@ class WindowStep(PlainStep):
         self._lateness.open(context, restored)
         for batch in replaced_rows(self._what, restored, context):
             states = pa.RecordBatch.from_arrays(batch.columns, schema=self._plan.state_schema)
-            if isinstance(self._windows, FixedWindows):  # what is over had been given out
+            if self._adds:  # what is over had been given out
                 states = self._not_over(self._lateness, states)
             self._due = min(self._due, self._first_due(states))
             self._states.add(states)
@@ -101,7 +103,7 @@ class WindowStep(PlainStep):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Keep the states of windows that have not been given out; nothing is given out for rows."""
-        is_late = self._is_over(self._lateness, batch)
+        is_late = self._passed(self._lateness, batch).is_over(self._closing(batch))
         if is_late.any():
             self._lateness.late_rows += self._plan.rows(batch.filter(boolean_array(is_late)))
             batch = batch.filter(boolean_array(~is_late))
@@ -111,23 +113,23 @@ class WindowStep(PlainStep):
             self._changed(batch)
         return ()
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
-        """The windows that end by this time."""
-        due = watermark > self._due if isinstance(self._windows, SessionWindows) else watermark >= self._due
-        found = self._fired(watermark) if due else ()
-        self._lateness.advance(watermark)
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
+        """The windows that are over by it."""
+        reached = self._lateness.reached(watermark)
+        found = self._fired(reached) if reached.has_reached(self._due) else ()
+        self._lateness.advance(reached)
         return found
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """All states, and the watermark up to which windows were given out; many refer to older checkpoints."""
         table = KeyedTable(self._states.runs, self._plan.state_schema, len(self._operator.spec.keys))
         place = (checkpoint, self._context)
-        if isinstance(self._windows, SessionWindows):
-            keys = partial(KeysOfBatches, table=table)
-            chunks = replaced_chunks(self._what, place, self._chains, (table, len(table)), keys)
-        else:
+        if self._adds:
             piece = partial(self._come, copy.copy(self._lateness))
             chunks = added_chunks(self._what, place, self._chains, table, piece)
+        else:
+            keys = partial(KeysOfBatches, table=table)
+            chunks = replaced_chunks(self._what, place, self._chains, (table, len(table)), keys)
         return [self._lateness.chunk(), *chunks]
 
     def completed(self, checkpoint: int) -> None:
@@ -143,21 +145,20 @@ class WindowStep(PlainStep):
         """The kind of the states: the aggregation, and the types of keys and states."""
         return f"{self.name} ({', '.join(str(field.type) for field in self._plan.state_schema)})"
 
-    def _fired(self, watermark: int) -> Iterable[pa.RecordBatch]:
-        """The results of what ends by this time; what may still be needed stays."""
+    def _fired(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
+        """The results of what is over by this one; what may still be needed stays."""
         states = self._states.merged()
         if states is None:
             self._due = MOST
             return ()
+        is_over = watermark.is_over(self._closing(states))
         if isinstance(self._windows, FixedWindows):
-            passed = self._lateness.passed(self._plan.keys_of(states))
-            ready = self._plan.expanded(states, passed, watermark)
-            is_over = self._windows.closing(self._plan.starts(states)) <= watermark
+            before = self._passed(self._lateness, states)
+            ready = self._plan.expanded(states, lambda ends: watermark.is_over(ends) & ~before.is_over(ends))
         else:
-            is_over = self._passed(states, watermark)
             ready = states.filter(boolean_array(is_over))
         if is_over.any():
-            if isinstance(self._windows, SessionWindows):
+            if not self._adds:
                 self._changed(states.take(int64_array(np.flatnonzero(is_over))))
             states = states.take(int64_array(np.flatnonzero(~is_over)))
             self._states.keep(states)
@@ -167,7 +168,7 @@ class WindowStep(PlainStep):
 
     def _changed(self, states: pa.RecordBatch) -> None:
         """Note states that came, or the keys of sessions that came or went."""
-        if isinstance(self._windows, SessionWindows):
+        if not self._adds:
             states = states.select(range(max(1, len(self._operator.spec.keys))))
         self._chains.added(states, len(self._states))
 
@@ -176,26 +177,24 @@ class WindowStep(PlainStep):
         return self._plan.merge(self._not_over(lateness, pa.concat_batches(noted)))
 
     def _not_over(self, lateness: Lateness, states: pa.RecordBatch) -> pa.RecordBatch:
-        is_over = self._is_over(lateness, states)
+        is_over = self._passed(lateness, states).is_over(self._closing(states))
         return states.filter(boolean_array(~is_over)) if is_over.any() else states
 
-    def _is_over(self, lateness: Lateness, states: pa.RecordBatch) -> Mask:
-        """A mask of the states all of whose windows were given out."""
-        passed = lateness.passed(self._plan.keys_of(states))
-        if isinstance(self._windows, FixedWindows):
-            return np.asarray(self._windows.closing(self._plan.starts(states)) <= passed)
-        return self._passed(states, passed)
+    def _passed(self, lateness: Lateness, states: pa.RecordBatch) -> Passed:
+        """The times up to which windows of the keys of these states were given out."""
+        return lateness.passed(self._plan.keys_of(states))
 
-    def _passed(self, states: pa.RecordBatch, watermark: Times | int) -> Mask:
-        """A mask of the windows or sessions that end by a watermark."""
-        ends = self._plan.ends(states)
-        return np.asarray(ends < watermark if isinstance(self._windows, SessionWindows) else ends <= watermark)
+    def _closing(self, states: pa.RecordBatch) -> Times:
+        """The end of the last window of each of these states."""
+        if isinstance(self._windows, FixedWindows):
+            return self._windows.closing(self._plan.starts(states))
+        return self._plan.ends(states)
 
     def _first_due(self, states: pa.RecordBatch) -> int:
         """The first end of a window of these that was not given out."""
         if not states.num_rows:
             return MOST
         if isinstance(self._windows, FixedWindows):
-            passed: Times | int = self._lateness.passed(self._plan.keys_of(states))
-            return int(self._windows.due(self._plan.starts(states), passed).min())
+            panes = self._plan.starts(states)
+            return int(self._windows.due(panes, self._passed(self._lateness, states).later_of(panes)).min())
         return int(self._plan.ends(states).min())

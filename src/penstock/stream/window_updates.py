@@ -27,7 +27,7 @@ from penstock.stream.keyed_state import ABOUT, chained_chunks, refuse_other, res
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import LiveRows, Mask
 from penstock.stream.state.slot_rows import SlotRows, slot_rows
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermark import Watermark
 
 _SPARE = 1 << 12
 """So many windows that have passed are kept before the others are gathered."""
@@ -73,14 +73,14 @@ class WindowUpdateStep(PlainStep):
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The new results of the windows that these states change."""
         passed = self._lateness.passed(self._plan.keys_of(batch))
-        is_late = np.asarray(self._windows.closing(self._plan.starts(batch)) <= passed)
+        is_late = passed.is_over(self._windows.closing(self._plan.starts(batch)))
         if is_late.any():
             self._lateness.late_rows += self._plan.rows(batch.filter(boolean_array(is_late)))
             batch = batch.filter(boolean_array(~is_late))
         if not batch.num_rows:
             return ()
         passed = self._lateness.passed(self._plan.keys_of(batch))
-        rows = self._plan.in_windows(self._windows, batch, passed, MOST)
+        rows = self._plan.in_windows(self._windows, batch, lambda ends: ~passed.is_over(ends))
         slots = self._index.slots(rows.columns[: self._keys])
         touched, first, codes = np.unique(slots, return_index=True, return_inverse=True)
         keys = [normalised(key.take(int64_array(first))) for key in rows.columns[: self._keys]]
@@ -96,7 +96,7 @@ class WindowUpdateStep(PlainStep):
         self._rows.put(touched, fresh.select(range(self._keys, fresh.num_columns)))
         return self._plan.results(fresh)
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Drop what it has passed, when that is more than what stays."""
         self._lateness.advance(watermark)
         if len(self._index) > _SPARE:
@@ -149,7 +149,7 @@ class WindowUpdateStep(PlainStep):
     def _is_live(self, lateness: Lateness, columns: Sequence[pa.Array]) -> Mask:
         """A mask of the windows of these columns, the keys first, that have not passed."""
         *keys, starts = columns[: self._keys]
-        return lateness.keeps(int64_values(starts) + (self._windows.size - 1), keys)
+        return ~lateness.passed(keys).is_over(int64_values(starts) + self._windows.size)
 
     def _with_keys(self, slots: Slots) -> pa.RecordBatch:
         columns = [*self._index.keys(slots), *self._rows.get(slots)[1].columns]

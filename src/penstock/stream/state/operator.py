@@ -22,7 +22,7 @@ from penstock.stream.state.row_calls import AsFrames, AsRows, KeyByKeyCalls, Row
 from penstock.stream.state.shared_rows import shared_first
 from penstock.stream.state.step import ProcessorStep
 from penstock.stream.state.times import NONE
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermark import MOST, Watermark
 
 ROWS: Final = "transformWithState"
 FRAMES: Final = "transformWithStateInPandas"
@@ -90,7 +90,7 @@ class StatefulOperator:
             step.open(StepContext(0, 1, 1, self.name), ())
             for batch in shared_first(batches) if self.has_shared else batches:
                 yield from step.process(batch)
-            yield from step.on_watermark(MOST)
+            yield from step.on_watermark(Watermark(MOST))
             yield from step.end_input(stopped=False)
         finally:
             step.close()

@@ -24,13 +24,12 @@ from penstock.stream.state.shared_rows import parts
 from penstock.stream.state.store import KeyedStore
 from penstock.stream.state.stored import ABOUT, About
 from penstock.stream.state.times import EVENT, NONE, PROCESSING, TimerValues
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermark import Watermark
 
 SHARED = "all/"
 """The chunks of what is the same in all tasks."""
 _FOR_EVER = (1 << 63) - 1
 _MILLISECONDS = 1000
-_MICROSECONDS = 1000
 
 
 class Processing(Protocol):
@@ -137,12 +136,12 @@ class ProcessorStep(PlainStep):
         self._look_at_clock()
         return self._fire(self._moment.now)
 
-    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+    def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """The rows that timers of event time give which have expired, and those that these register."""
         if self._operator.time_mode != EVENT:
             return
-        self._watermark = watermark // _MICROSECONDS
-        if watermark == MOST:
+        self._watermark = watermark.milliseconds
+        if watermark.is_end:
             yield from self._fire_all()
             return
         timers = self._moment.store.timers
