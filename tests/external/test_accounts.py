@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import QuotaError
-from penstock.external.accounts import Account, KeptPartition, KeptQuotas, KnownApplications
+from penstock.external.accounts import Account, AccountRole, KeptPartition, KeptQuotas, KnownApplications
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import KeptState
 from penstock.shuffle import DatasetId, PartitionId
@@ -59,7 +59,9 @@ def test_a_result_is_found_by_its_user_alone_and_has_a_lease_of_its_own() -> Non
     """Another user's name is another result; a user's results have a quota together, and so have all users'."""
     known = KnownApplications(lease=10.0, kept_lease=100.0)
     mine, other = (ApplicationKey("kept", bytes([n]) * 32) for n in (1, 2))
-    first, second = Account(mine, 1000, kept="numbers"), Account(other, 1001, kept="numbers")
+    first, second = (
+        Account(key, user, kept="numbers", role=AccountRole.CURRENT) for key, user in ((mine, 1000), (other, 1001))
+    )
     for account in (first, second):
         known.add(account)
     first.used = 60

@@ -45,7 +45,7 @@ def test_a_disk_that_hangs_gets_no_partition_and_does_not_stop_the_loop(
         try:
             begun = [await keeper.begin(account, PartitionId(DatasetId("job", 0), n, 0), 1) for n in range(3)]
             monkeypatch.setattr("penstock.machine.disk_threads.HANGS_SECONDS", 0.0)
-            problems = [space.problem for space in await keeper.disks.spaces()]
+            problems = [space.problem for space in await keeper.upkeep.disks.spaces()]
         finally:
             goes_on.set()
         for each in begun:
@@ -64,14 +64,14 @@ def test_files_that_nobody_waits_for_go(tmp_path: Path, monkeypatch: pytest.Monk
     """A task's connection ends while its files are made: they are closed and removed when they are there."""
     catalogue, goes_on, making = Catalogue(tmp_path / "catalogue.db"), threading.Event(), threading.Event()
     folders = ServiceFolders([tmp_path], 0)
-    make = folders.make
+    make = folders.make_files
 
-    def slow(place: Path) -> object:
+    def slow(folder: str) -> object:
         making.set()
         goes_on.wait()
-        return make(place)
+        return make(folder)
 
-    monkeypatch.setattr(folders, "make", slow)
+    monkeypatch.setattr(folders, "make_files", slow)
 
     async def run() -> None:
         keeper = Keeper(catalogue, folders, KeeperPolicy(0, 60.0))

@@ -1,48 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host service whose index can't be written, or that is killed: its answers and its next start agree."""
+"""A host service that is killed, or whose index is lost or can't be written: its answers and next start agree."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from penstock.errors import StorageError
-from penstock.external.accounts import Account
+from penstock.errors import SettingError, StorageError
+from penstock.external.accounts import Account, AccountRole, KeptPartition
+from penstock.external.adoption import adopt, open_service_folders, rebuild_index
 from penstock.external.catalogue import Catalogue
 from penstock.external.folders import ServiceFolders
-from penstock.external.keeper import Keeper, KeeperPolicy
+from penstock.external.keeper import BegunFiles, Keeper, KeeperPolicy
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import CommitPartition, FindRange, KeepByName, KeptState
+from penstock.external.requests import (
+    CommitPartition,
+    FindByName,
+    FindRange,
+    ForgetFormer,
+    KeptState,
+    PrepareKept,
+    SwitchKept,
+)
+from penstock.machine.owned_folders import ID_NAME, OpenFolders
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 
 KEY = b"k" * 32
 NAME = "numbers"
+ENDS = (EndOfPartition(0, 0, 0),)
 
 
 class Services:
-    """The services over a folder, one after the other: each is killed when the next one starts."""
+    """The services over folders, one after the other: each is killed when the next one starts."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._catalogue: Catalogue | None = None
+        self.root = root
+        self._opened: OpenFolders[Catalogue] | None = None
+        self._keepers: list[Keeper] = []
 
-    def start(self) -> tuple[Keeper, Account]:
+    def start(self, *folders: Path) -> tuple[Keeper, Account]:
         """The next one, with an application."""
         self.kill()
-        self._catalogue = Catalogue(self._root / "catalogue.db")
-        keeper = Keeper(self._catalogue, ServiceFolders([self._root], 0), KeeperPolicy(0, 60.0))
+        self._opened = opened = open_service_folders(folders or [self.root])
+        found = ServiceFolders(opened.sorted.ours, 0, hides_another=opened.sorted.hides_another)
+        keeper = Keeper(opened.index, found, KeeperPolicy(0, 60.0))
+        self._keepers.append(keeper)
         return keeper, keeper.introduce("app", KEY, 1000)
 
     def kill(self) -> None:
         """It does nothing more."""
-        if self._catalogue is not None:
-            self._catalogue.close()
+        if self._opened is not None:
+            self._opened.index.close()
+            self._opened.let_go()
+            self._opened = None
+
+    def close(self) -> None:
+        """None is left, nor a thread of one."""
+        self.kill()
+        for keeper in self._keepers:
+            keeper.upkeep.let_go()
 
 
 @pytest.fixture
@@ -50,7 +73,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
     """Those of this test."""
     services = Services(tmp_path)
     yield services
-    services.kill()
+    services.close()
 
 
 @pytest.fixture
@@ -73,55 +96,78 @@ def refusing(root: Path, action: str) -> Iterator[None]:
         base.close()
 
 
-def result(number: int, description: bytes) -> KeepByName:
-    """A result, with a key of its own."""
-    return KeepByName(NAME, bytes([number]) * 32, description, ())
+def identity(number: int) -> PartitionId:
+    """A partition."""
+    return PartitionId(DatasetId("job", 0), number, 0)
+
+
+async def begun(keeper: Keeper, account: Account, number: int) -> BegunFiles:
+    """A partition that is being written."""
+    found = await keeper.begin(account, identity(number), 1)
+    os.write(found.data, bytes(1000))
+    found.close()
+    return found
+
+
+async def written(keeper: Keeper, account: Account, number: int) -> Path:
+    """A partition that is there: its folder."""
+    found = await begun(keeper, account, number)
+    await keeper.commit(account, CommitPartition(found.kept.number, ENDS))
+    return Path(found.kept.folder)
+
+
+async def keep(keeper: Keeper, account: Account, number: int, partitions: Sequence[int] = ()) -> None:
+    """Keep a result, with a key of its own, in all steps."""
+    key, there = bytes([number]) * 32, tuple(map(identity, partitions))
+    await keeper.results.prepare(account, PrepareKept(NAME, key, b"%d" % number, partitions=there))
+    await keeper.results.switch(account, SwitchKept(NAME, key))
+    keeper.results.forget_former(account, ForgetFormer(NAME, key))
+
+
+async def found(keeper: Keeper, account: Account) -> bytes:
+    """The description of what is kept."""
+    return (await keeper.results.find(account, FindByName(NAME))).description
 
 
 def test_a_result_that_was_replaced_does_not_come_back(services: Services, tmp_path: Path) -> None:
-    """If its rows can't go, the new one is refused, and says so; after the next start it is the same."""
-    keeper, account = services.start()
-    keeper.keep(account, result(1, b"old"))
-    with refusing(tmp_path, "delete on applications"), pytest.raises(StorageError, match="disk is full"):
-        keeper.keep(account, result(2, b"new"))
-    assert keeper.find_kept(account, NAME).description == b"old"
-    keeper, account = services.start()
-    assert keeper.find_kept(account, NAME).description == b"old"
-    keeper.keep(account, result(2, b"new"))
-    keeper, account = services.start()
-    assert keeper.find_kept(account, NAME).description == b"new"
-    assert [each.description for each in keeper.accounts if each.kept] == [b"new"]
+    """If it can't be told in the index, the new one is refused, and says so; after the next start it is the same."""
+
+    async def run() -> None:
+        keeper, account = services.start()
+        await keep(keeper, account, 1)
+        with refusing(tmp_path, "update on applications"), pytest.raises(StorageError, match="disk is full"):
+            await keep(keeper, account, 2)
+        assert await found(keeper, account) == b"1"
+        keeper, account = services.start()
+        assert await found(keeper, account) == b"1"
+        with refusing(tmp_path, "delete on applications"):
+            await keep(keeper, account, 3)
+        keeper, account = services.start()
+        assert await found(keeper, account) == b"3"
+        await keep(keeper, account, 4)
+        assert [each.role for each in keeper.accounts if each.kept] == [AccountRole.CURRENT]
+        await keeper.close()
+
+    asyncio.run(run())
 
 
-def test_a_result_whose_rows_went_late_does_not_come_back(services: Services, tmp_path: Path) -> None:
-    """It was over while the disk was full: the next one of its name takes its place in the index all the same."""
-    keeper, account = services.start()
-    keeper.keep(account, result(1, b"old"))
-    old = keeper.accounts.kept(NAME, 1000)
-    assert old is not None
-    with refusing(tmp_path, "delete on applications"):
-        keeper.end(old)
-    keeper.keep(account, result(2, b"new"))
-    keeper, _ = services.start()
-    assert [each.description for each in keeper.accounts if each.kept] == [b"new"]
-
-
-def test_the_index_has_one_result_of_a_name(catalogue: Catalogue) -> None:
-    """A user's second one is refused; another user's is another result, and nameless ones are many."""
+def test_the_index_has_one_current_result_of_a_name(catalogue: Catalogue) -> None:
+    """A user's second one is refused; another user's is another result, and those that are not current are many."""
     keys = [ApplicationKey("app", bytes([number]) * 32) for number in range(5)]
-    catalogue.add_application(Account(keys[0], 1000, kept=NAME))
+    current = AccountRole.CURRENT
+    catalogue.add_application(Account(keys[0], 1000, kept=NAME, role=current))
     with pytest.raises(StorageError):
-        catalogue.add_application(Account(keys[1], 1000, kept=NAME))
-    catalogue.add_application(Account(keys[2], 1001, kept=NAME))
+        catalogue.add_application(Account(keys[1], 1000, kept=NAME, role=current))
+    catalogue.add_application(Account(keys[2], 1001, kept=NAME, role=current))
     for key in keys[3:]:
-        catalogue.add_application(Account(key, 1000))
+        catalogue.add_application(Account(key, 1000, kept=NAME, role=AccountRole.FORMER))
 
 
 def test_an_application_goes_whole_or_not_at_all(catalogue: Catalogue, tmp_path: Path) -> None:
     """Its row can't go: then the rows of its partitions are there as well."""
     account = Account(ApplicationKey("app", KEY), 1000)
     catalogue.add_application(account)
-    catalogue.add(account, PartitionId(DatasetId("job", 0), 0, 0), 1)
+    catalogue.add(account, KeptPartition(0, identity(0), 1, KeptState.WRITING))
     with refusing(tmp_path, "delete on applications"), pytest.raises(StorageError, match="disk is full"):
         catalogue.remove_application(account)
     assert [len(each.numbers) for each in catalogue.accounts()] == [1]
@@ -132,38 +178,176 @@ def test_an_application_goes_whole_or_not_at_all(catalogue: Catalogue, tmp_path:
 def test_a_partition_is_there_when_its_row_is(services: Services, tmp_path: Path) -> None:
     """Its row can't be written: the commit says so, and it has failed, with the room and the files that it had."""
 
-    async def run() -> str:
+    async def run() -> Path:
         keeper, account = services.start()
-        partition = PartitionId(DatasetId("job", 0), 0, 0)
-        begun = await keeper.begin(account, partition, 1)
-        os.write(begun.data, bytes(1000))
-        begun.close()
-        folder, commit = begun.kept.folder, CommitPartition(begun.kept.number, (EndOfPartition(0, 0, 0),))
+        each = await begun(keeper, account, 0)
+        folder, commit = Path(each.kept.folder), CommitPartition(each.kept.number, ENDS)
         with refusing(tmp_path, "update on partitions"), pytest.raises(StorageError, match="disk is full"):
             await keeper.commit(account, commit)
-        found = await keeper.find(account, FindRange(partition, 0, 1))
-        assert found.state is KeptState.FAILED
-        assert "disk is full" in found.cause
+        there = await keeper.find(account, FindRange(identity(0), 0, 1))
+        assert there.state is KeptState.FAILED
+        assert "disk is full" in there.cause
         assert account.used == 0
         await keeper.close()
         _, account = services.start()
-        assert [each.state for each in account.numbers.values()] == [KeptState.FAILED]
+        assert [kept.state for kept in account.numbers.values()] == [KeptState.FAILED]
         return folder
 
-    assert not Path(asyncio.run(run())).exists()
+    assert not asyncio.run(run()).exists()
 
 
 def test_a_service_starts_on_a_full_disk(services: Services, tmp_path: Path) -> None:
     """The rows of what its former one was writing follow when there is room."""
 
-    async def run() -> str:
+    async def run() -> Path:
         keeper, account = services.start()
-        begun = await keeper.begin(account, PartitionId(DatasetId("job", 0), 0, 0), 1)
-        begun.close()
+        each = await begun(keeper, account, 0)
         with refusing(tmp_path, "update on partitions"):
             keeper, account = services.start()
-            assert account.numbers[begun.kept.number].state is KeptState.FAILED
+            assert account.numbers[each.kept.number].state is KeptState.FAILED
         await keeper.close()
-        return begun.kept.folder
+        return Path(each.kept.folder)
 
-    assert not Path(asyncio.run(run())).exists()
+    assert not asyncio.run(run()).exists()
+
+
+def test_a_start_removes_what_the_index_names_and_nothing_else(services: Services, tmp_path: Path) -> None:
+    """Files that were being written, or were to go when the service was killed, go; others stay."""
+
+    async def run() -> tuple[list[Path], list[Path]]:
+        keeper, account = services.start()
+        unfinished = Path((await begun(keeper, account, 0)).kept.folder)
+        there, doomed = [await written(keeper, account, number) for number in (1, 2)]
+        services.kill()
+        base = sqlite3.connect(tmp_path / "catalogue.db", isolation_level=None)
+        base.execute("insert into doomed values (?)", (str(doomed),))
+        base.execute("delete from partitions where place = 2")
+        base.close()
+        foreign = tmp_path / "data" / there.name[:2] / f"{there.name[:2]}{0:022x}"
+        for each in (foreign, there):
+            each.mkdir(exist_ok=True)
+            (each / "notes").touch()
+        keeper, account = services.start()
+        before = [each for each in (unfinished, there, doomed, foreign) if each.exists()]
+        keeper.release(account, [identity(1)])
+        await keeper.close()
+        return before, [each for each in (there, foreign) if list(each.iterdir()) == [each / "notes"]]
+
+    before, after = asyncio.run(run())
+    assert before == after
+
+
+def test_what_is_complete_stays_whatever_an_old_index_says(services: Services, tmp_path: Path) -> None:
+    """It was being written when the copy was made; another one was not there at all."""
+
+    async def run() -> None:
+        keeper, account = services.start()
+        old = await begun(keeper, account, 0)
+        copies = {each: each.read_bytes() for each in (tmp_path / "catalogue.db", tmp_path / "catalogue.db-wal")}
+        await keeper.commit(account, CommitPartition(old.kept.number, ENDS))
+        newer = await written(keeper, account, 1)
+        services.kill()
+        for path, data in copies.items():
+            path.write_bytes(data)
+            path.chmod(0o600)
+        keeper, account = services.start()
+        assert [each.state for each in account.numbers.values()] == [KeptState.THERE]
+        assert newer.exists()
+        await keeper.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def pair(services: Services, tmp_path: Path) -> list[Path]:
+    """Two folders of a service, with four partitions of which two are kept, and a partition of the application."""
+    pair = [tmp_path / "a", tmp_path / "b"]
+
+    async def run() -> None:
+        keeper, account = services.start(*pair)
+        for number in range(5):
+            await written(keeper, account, number)
+        await keep(keeper, account, 1, [0, 1])
+        await keep(keeper, account, 2, [2, 3])
+        await keeper.close()
+
+    asyncio.run(run())
+    services.kill()
+    return pair
+
+
+def held(services: Services, *folders: Path) -> tuple[bytes, int, int]:
+    """Start a service: what is kept, the partitions of it that are there, and those of the application."""
+
+    async def run() -> tuple[bytes, int, int]:
+        keeper, account = services.start(*folders)
+        described = await found(keeper, account)
+        kept = keeper.accounts.kept(NAME, 1000)
+        numbers = [] if kept is None else keeper.held(kept)
+        answer = described, len(numbers), len(keeper.held(account))
+        await keeper.close()
+        return answer
+
+    try:
+        return asyncio.run(run())
+    finally:
+        services.kill()
+
+
+def test_an_index_is_made_again_out_of_the_folders(services: Services, pair: list[Path]) -> None:
+    """When an operator says so, and not before: what was kept is found by its name, and rows by their application."""
+    for left in pair[0].glob("catalogue.db*"):
+        left.unlink()
+    with pytest.raises(SettingError, match=r"catalogue\.db.*--rebuild-index\. Nothing was removed"):
+        services.start(*pair)
+    assert "with 3 partitions of 2 applications" in rebuild_index(pair)
+    assert held(services, *pair) == (b"2", 2, 1)
+    with pytest.raises(SettingError, match="no index is made again"):
+        rebuild_index(pair)
+
+
+def test_folders_come_and_go_and_nothing_is_lost(services: Services, pair: list[Path], tmp_path: Path) -> None:
+    """In another order all is there; without the first one nobody is told that nothing is kept."""
+    a, b = pair
+    assert held(services, b, a) == (b"2", 2, 1)
+    a.rename(tmp_path / "away")
+    with pytest.raises(StorageError, match="a folder of another index"):
+        held(services, a, b)
+    shutil.rmtree(a)
+    (tmp_path / "away").rename(a)
+    b.rename(tmp_path / "away")
+    assert held(services, a, b)[0] == b"2", "those at the other disk are lost until it is back"
+    shutil.rmtree(b)
+    (tmp_path / "away").rename(b)
+    assert held(services, a, b) == (b"2", 2, 1)
+
+
+def test_folders_of_a_version_without_ids_are_adopted(services: Services, pair: list[Path]) -> None:
+    """By a command alone; then all is there as it was, and the index could be made again."""
+    a, b = pair
+    held(services, a, b)
+    for each in (*a.glob(f"**/{ID_NAME}"), *b.glob(f"**/{ID_NAME}"), *a.glob("data/*/*/about"), *b.glob("**/about")):
+        each.unlink()
+    with sqlite3.connect(a / "catalogue.db") as base:
+        for statement in (
+            "drop table service",
+            "drop table doomed",
+            "drop index results",
+            "alter table applications add column description blob",
+            "update applications set description = x'32' where kept <> ''",
+            "alter table applications drop column role",
+            "alter table applications drop column folder",
+            "alter table applications drop column made",
+            "create unique index results on applications (user, kept) where kept <> ''",
+            "pragma user_version = 3",
+        ):
+            base.execute(statement)
+    base.close()
+    with pytest.raises(StorageError, match="--adopt"):
+        services.start(a, b)
+    assert "4 words were written" in adopt([a, b])
+    assert held(services, a, b) == (b"2", 2, 1)
+    for left in a.glob("catalogue.db*"):
+        left.unlink()
+    rebuild_index(pair)
+    assert held(services, a, b) == (b"2", 2, 1)

@@ -95,4 +95,4 @@ class ExternalProcess:
 
     def folders(self) -> list[Path]:
         """The folders of partitions."""
-        return listed(self.folder, "data/??/*")
+        return [path.parent for path in listed(self.folder, "data/??/*/data.0")]

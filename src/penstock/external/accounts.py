@@ -8,15 +8,18 @@ Rules:
 - Room is granted before it is written to: what is granted to writers counts as used, so writers at the same time
   can't go over the quota together. A commit gives back what was not needed.
 - An application nobody has been heard of for `lease` seconds, with no connection, is over.
-- A result that is kept by name is an account of its own, with a key of its own: who has that may read it. It is found
-  by its user, and has a lease of its own, which a reader renews. It counts for no application any more, but for its
-  user: all results of one user have a quota, and so have those of all users.
+- A result that is kept by name is an account of its own, with a key of its own: who has that may read it. It has a
+  lease of its own, which a reader renews. It counts for no application any more, but for its user: all results of one
+  user have a quota, and so have those of all users.
+- A user finds the one that is current. One that is prepared, and a former one, can be read and not be found: services
+  of several hosts replace a result together (`results`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from penstock.errors import QuotaError
 from penstock.external.keys import ApplicationKey
@@ -25,6 +28,18 @@ from penstock.shuffle import PartitionId
 
 GRANT_BYTES = 64 << 20
 """A writer asks for room in steps of so many bytes."""
+
+
+class AccountRole(StrEnum):
+    """The roles of an account."""
+
+    APPLICATION = ""
+    PREPARED = "prepared"
+    """A result that is to take a name over."""
+    CURRENT = "current"
+    """The result that has its name."""
+    FORMER = "former"
+    """The result that had it, until all hosts have the current one."""
 
 
 @dataclass(slots=True)
@@ -50,7 +65,13 @@ class Account:
     seen: float = 0.0
     kept: str = ""
     """The name under which its user has it, if it is a result that was kept and no application."""
-    description: bytes = b""
+    role: AccountRole = AccountRole.APPLICATION
+    folder: str = ""
+    """The folder of a result's description."""
+    made: int = 0
+    """The nanosecond at which a result was prepared here, to tell which is newer."""
+    described: int = 0
+    """The bytes of its description, which count among those in its files."""
     connections: int = 0
     used: int = 0
     """The bytes in its files, and those that are granted to writers."""
@@ -104,6 +125,8 @@ class KnownApplications:
     def __init__(self, lease: float, kept_lease: float) -> None:
         self._leases = {False: lease, True: kept_lease}
         self._accounts: dict[str, Account] = {}
+        self._results: dict[tuple[int, str], Account] = {}
+        """Those that are current, by user and name."""
 
     def __iter__(self) -> Iterator[Account]:
         return iter(list(self._accounts.values()))
@@ -114,10 +137,14 @@ class KnownApplications:
     def add(self, account: Account) -> None:
         """An application has come."""
         self._accounts[account.key.name] = account
+        if account.role is AccountRole.CURRENT:
+            self._results[account.user, account.kept] = account
 
     def remove(self, account: Account) -> None:
         """An application is over."""
         self._accounts.pop(account.key.name, None)
+        if self._results.get((account.user, account.kept)) is account:
+            del self._results[account.user, account.kept]
 
     def find(self, name: str) -> Account | None:
         """The application of this name."""
@@ -125,13 +152,26 @@ class KnownApplications:
 
     def kept(self, name: str, user: int) -> Account | None:
         """The result that this user has under this name."""
-        return next((each for each in self if each.kept == name and each.user == user), None)
+        return self._results.get((user, name))
+
+    def others(self, result: Account) -> list[Account]:
+        """The results of this one's user and name beside it, the newest first."""
+        same = (each for each in self if each.kept == result.kept and each.user == result.user)
+        return sorted((each for each in same if each is not result), key=lambda each: each.made, reverse=True)
+
+    def give_roles(self, roles: Iterable[tuple[Account, AccountRole]]) -> None:
+        """Results are in other roles from now on."""
+        for account, role in roles:
+            self.remove(account)
+            account.role = role
+            self.add(account)
 
     def refuse_too_much(self, account: Account, name: str, size: int, quotas: KeptQuotas) -> None:
         """QuotaError where results, with one of this size under this name of this user, are more than a quota."""
         of_user = of_all = 0
         for each in self:
-            if each.kept and (each.kept, each.user) != (name, account.user):
+            replaced = (each.kept, each.user) == (name, account.user) and each.role is not AccountRole.PREPARED
+            if each.kept and not replaced:
                 of_all += each.used
                 of_user += each.used if each.user == account.user else 0
         if quotas.user and of_user + size > quotas.user:

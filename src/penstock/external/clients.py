@@ -42,17 +42,21 @@ from penstock.external.requests import (
     EndApplication,
     FindByName,
     FindRange,
+    ForgetFormer,
     ForgetJob,
     GiveUpPartition,
     GrowPartition,
     HeldPartitions,
     Introduce,
     Introduced,
-    KeepByName,
     LendFile,
     ListHeld,
     PartitionRoom,
+    PrepareKept,
     ReleaseKept,
+    SwitchBack,
+    SwitchKept,
+    UndoKept,
 )
 from penstock.link.control import error_message
 from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
@@ -292,10 +296,18 @@ class ClientSession:
                 keeper.forget_job(account, job)
             case ListHeld():
                 return HeldPartitions(keeper.held(account))
-            case KeepByName():
-                keeper.keep(account, request)
-            case FindByName(name):
-                return keeper.find_kept(account, name)
+            case PrepareKept():
+                await keeper.results.prepare(account, request)
+            case SwitchKept():
+                await keeper.results.switch(account, request)
+            case ForgetFormer():
+                keeper.results.forget_former(account, request)
+            case SwitchBack():
+                keeper.results.switch_back(account, request)
+            case UndoKept():
+                keeper.results.undo(account, request)
+            case FindByName():
+                return await keeper.results.find(account, request)
             case EndApplication():
                 keeper.end(account)
         return Done()

@@ -18,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     folders = "where files lie, on a disk of its own each; the first one has the index"
     parser.add_argument("--dir", action="append", required=True, metavar="FOLDER", help=folders)
+    adopt = "make folders without an id this service's, as new disks and those of a version that wrote none, and end"
+    parser.add_argument("--adopt", action="store_true", help=adopt)
+    rebuild = "make an index that is lost again from what the folders hold, and end"
+    parser.add_argument("--rebuild-index", action="store_true", help=rebuild)
     parser.add_argument("--host", default="0.0.0.0", help="the address to listen at (all)")  # noqa: S104
     parser.add_argument("--port", type=int, default=PORT, help=f"where readers come to ({PORT})")
     parser.add_argument("--socket", default="", metavar="PATH", help="where tasks come to (service.sock in --dir)")
@@ -69,8 +73,12 @@ def run_service(options: argparse.Namespace) -> int:
     import asyncio
     import logging
 
+    from penstock.external.adoption import adopt, rebuild_index
     from penstock.external.process import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if options.adopt or options.rebuild_index:
+        print(adopt(wanted.folders) if options.adopt else rebuild_index(wanted.folders))  # noqa: T201
+        return 0
     asyncio.run(serve(wanted))
     return 0

@@ -1,31 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folders of a host service: one for each partition, on the disk with the most room.
 
-    <root>/data/<two digits>/<random digits>/  data.0, index, ends
+    <root>/data/<two digits>/<random digits>/  data.0, index, ends, about
 
 Rules: the names say nothing of partitions, so no identity ever becomes a path. The service makes all files, as its
-own user and for nobody else; a task gets descriptors of them. A folder that no row of the catalogue names is swept
-when the service starts. Nothing outside the roots is read or removed: a catalogue that was copied, or moved, names
-folders that may be another service's.
+own user and for nobody else; a task gets descriptors of them. A root carries the index's id
+(`machine.owned_folders`). A folder is removed when the index names it, and only the files in it that the service
+makes: what else may lie there stays, and so does a folder that the index does not name, for the index may be too old
+to. Nothing outside the roots is read or removed: a catalogue that was copied, or moved, names folders that may be
+another service's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
-import shutil
 import struct
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import xxhash
 
 from penstock.errors import NoStorageError, StorageError
+from penstock.external.catalogue import INDEX_NAME as CATALOGUE
+from penstock.external.manifests import ABOUT, CURRENT, DESCRIPTION
 from penstock.external.requests import KeptExtent
 from penstock.machine.disk_work import DISKS
+from penstock.machine.owned_folders import FolderKind, check_owned
 from penstock.partition.directories import Directories, DirectorySpace
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_header import damaged
@@ -36,68 +41,90 @@ from penstock.shuffle.sums import sum_of
 
 _DATA = "data"
 _ENDS = "ends"
+_OURS = (
+    data_name(DATA),
+    INDEX_NAME,
+    _ENDS,
+    *(f"{dot}{each}" for each in (ABOUT, DESCRIPTION, CURRENT) for dot in ("", ".")),
+)
+"""The names of all files that a service makes in a folder."""
+_NAME = re.compile(r"[0-9a-f]{24}")
 _END = struct.Struct("<QQQ")
 _CHECKSUM = struct.Struct("<Q")
 
 
-@dataclass(frozen=True, slots=True)
-class MadeFiles:
-    """A new folder, and descriptors of its data file and index."""
+def _has_rows(root: Path) -> bool:
+    return any(True for _ in found_folders(root))
 
-    folder: str
-    data: int
-    index: int
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.data)
-        os.close(self.index)
+_IF_LOST = ", or have it made again from the folders: run the same command once with --rebuild-index"
+KIND: Final = FolderKind("host service", CATALOGUE, _has_rows, _IF_LOST)
+
+
+def found_folders(root: Path) -> Iterator[Path]:
+    """The folders below a root that have such names as a service gives."""
+    for folder in (root / _DATA).glob("??/*"):
+        if _NAME.fullmatch(folder.name) and folder.parent.name == folder.name[:2]:
+            yield folder
 
 
 class ServiceFolders:
     """The folders below `roots`, of which each file system keeps `reserve` bytes free."""
 
-    def __init__(self, roots: Sequence[Path], reserve: int) -> None:
+    def __init__(self, roots: Sequence[Path], reserve: int, *, hides_another: bool = False) -> None:
         self.roots = tuple(roots)
         self.reserve = reserve
+        self.hides_another = hides_another
+        """True if a folder beside these is another index's, so that names which this one lacks may be there."""
         self._directories = Directories([root / _DATA for root in roots], reserve)
         for root in roots:
             (root / _DATA).mkdir(mode=0o700, exist_ok=True)
+            check_owned(root / _DATA)
 
     @property
     def places(self) -> list[Path]:
         """The folders in which partitions lie, one of each root."""
         return [root / _DATA for root in self.roots]
 
-    def choose(self, spaces: Sequence[DirectorySpace]) -> Path:
-        """The place of a new folder, as the disks are; NoStorageError where none has room."""
+    def choose(self, spaces: Sequence[DirectorySpace]) -> str:
+        """The name of a new folder, which is not there yet, as the disks are. NoStorageError where none has room."""
         try:
-            return self._directories.choose(spaces)
+            disk = self._directories.choose(spaces)
         except NoStorageError as error:
             told = str(error).partition(". Free space")[0]
             raise NoStorageError(
                 f"this host's shuffle service has no room: {told}. Free space there, give it more folders (--dir),"
                 " or a lower --reserve"
             ) from error
-
-    def make(self, place: Path) -> MadeFiles:
-        """A new folder there. It waits for a disk. StorageError where that can't be."""
         name = secrets.token_hex(12)
-        folder = place / name[:2] / name
-        made: list[int] = []
+        return str(disk / name[:2] / name)
+
+    def make(self, folder: str) -> None:
+        """Make a folder; StorageError where that can't be. It waits for a disk."""
+        for is_last in (False, False, True):
+            try:
+                Path(folder).mkdir(mode=0o700, parents=True)
+            except FileNotFoundError as error:  # its parent was removed meanwhile, as nothing was in it
+                if is_last:
+                    raise self._failed(folder, error) from error
+            except OSError as error:
+                raise self._failed(folder, error) from error
+            else:
+                return
+
+    def make_files(self, folder: str) -> tuple[int, int]:
+        """Make a folder for a partition; descriptors of its data file and index. It waits for a disk."""
+        self.make(folder)
+        self.ensure_room(folder, 0)
+        opened: list[int] = []
         try:
-            folder.mkdir(mode=0o700, parents=True)
-            made += [_created(folder / each) for each in (data_name(DATA), INDEX_NAME)]
-            self.ensure_room(str(folder), 0)
-        except (OSError, StorageError) as error:
-            for descriptor in made:
+            for each in (data_name(DATA), INDEX_NAME):
+                opened.append(_created(Path(folder, each)))  # noqa: PERF401 - what is open is closed if one fails
+        except OSError as error:
+            for descriptor in opened:
                 os.close(descriptor)
-            remove(str(folder))
-            if isinstance(error, StorageError):
-                raise
-            self._directories.note_failure(place)
-            raise StorageError(f"the shuffle service can't make files in {place}: {error}") from error
-        return MadeFiles(str(folder), *made)
+            raise self._failed(folder, error) from error
+        return opened[0], opened[1]
 
     def ensure_room(self, folder: str, more: int) -> None:
         """See that so many bytes more leave the reserve free; NoStorageError if not. It waits for a disk."""
@@ -121,15 +148,15 @@ class ServiceFolders:
         moved = (root / _DATA / known.parent.name / known.name for root in self.roots)
         return next((str(each) for each in moved if each.is_dir()), "")
 
-    def sweep(self, known: Collection[str]) -> int:
-        """Remove the folders that nobody knows; how many there were."""
-        swept = 0
+    def __iter__(self) -> Iterator[Path]:
+        """All that are there."""
         for root in self.roots:
-            for folder in (root / _DATA).glob("??/*"):
-                if str(folder) not in known:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    swept += 1
-        return swept
+            yield from found_folders(root)
+
+    def _failed(self, folder: str, error: OSError) -> StorageError:
+        disk = Path(folder).parent.parent
+        self._directories.note_failure(disk)
+        return StorageError(f"the shuffle service can't make files in {disk}: {error}")
 
 
 def write_ends(folder: str, ends: Sequence[EndOfPartition]) -> None:
@@ -175,14 +202,29 @@ def read_chunk(folder: str, target: memoryview, offset: int, origin: FileOrigin)
         raise damaged(origin, path, f"it ends at {offset + count}, before {offset + len(target)}")
 
 
-def remove(folder: str) -> None:
-    """Remove a partition's files, and free their space, whoever has descriptors of them. It waits for a disk."""
-    for path in Path(folder).glob("*"):
+def remove(folder: str) -> bool:
+    """Remove what the service has made, and free its space, whoever has descriptors of it; True if nothing is left.
+
+    It waits for a disk. Other files stay, in their folder.
+    """
+    for name in _OURS:
+        path = Path(folder, name)
         with contextlib.suppress(OSError):
-            os.truncate(path, 0)
-    shutil.rmtree(folder, ignore_errors=True)
+            _cut(path)
+        with contextlib.suppress(OSError):
+            path.unlink()
     with contextlib.suppress(OSError):
+        Path(folder).rmdir()  # fails where there is anything that is not ours
         Path(folder).parent.rmdir()  # fails where there are others
+    return not Path(folder).exists()
+
+
+def _cut(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
 
 
 def _ends(folder: str, first: int, count: int, origin: FileOrigin) -> EndOfPartition:

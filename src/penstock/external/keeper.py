@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that the host service does for its applications: accounts, catalogue and folders, joined.
 
-Rules: an application's request finds its own partitions and no others. Files are looked at in threads, a few for each
-disk, so that a slow one holds up its own readers only. A row is written before the answer is given; where that fails,
-because the disk is full, nothing is taken over, and what goes still goes: its row follows when there is room.
-Partitions that were being written when the service ended have failed; their files are swept.
+Rules: an application's request finds its own partitions and no others. A row is written before the answer is given;
+where that fails, because the disk is full, nothing is taken over. Partitions that were being written when the service
+ended have failed, and their files go, unless they say that they are complete: then the index is an old copy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hmac
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from pathlib import Path
 
 from penstock.errors import (
     AuthenticationError,
@@ -27,22 +25,15 @@ from penstock.errors import (
     PenstockError,
     ProtocolError,
     StaleError,
-    StorageError,
 )
 from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, KeptQuotas, KnownApplications
 from penstock.external.catalogue import Catalogue
-from penstock.external.disks import ServiceDisks
-from penstock.external.folders import MadeFiles, ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
+from penstock.external.folders import ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
 from penstock.external.keys import KEY_BYTES, ApplicationKey
-from penstock.external.requests import (
-    CommitPartition,
-    FindRange,
-    FoundByName,
-    FoundRange,
-    KeepByName,
-    KeptState,
-    pack_kept,
-)
+from penstock.external.manifests import FolderWord, described, read_word, write_word
+from penstock.external.requests import CommitPartition, FindRange, FoundRange, KeptState, pack_kept
+from penstock.external.results import ResultKeeper
+from penstock.external.upkeep import Upkeep
 from penstock.observe.user_work import UserWork
 from penstock.partition.extents import DATA, data_name
 from penstock.partition.file_input import FileOrigin, open_file
@@ -50,7 +41,6 @@ from penstock.shuffle import PartitionId
 
 log = logging.getLogger("penstock.external")
 
-T = TypeVar("T")
 _GONE = (KeptState.FAILED, KeptState.RELEASED)
 
 
@@ -91,12 +81,11 @@ class Keeper:
         self.folders = folders
         self._catalogue = catalogue
         self._policy = policy
-        self.disks = ServiceDisks(folders.places, folders.reserve)
-        self._beginning: set[tuple[str, PartitionId]] = set()
-        """The partitions of which files are being made, each with its application."""
-        self._removals: set[asyncio.Future[Any]] = set()
-        self._unwritten: list[Callable[[], None]] = []
+        self.upkeep = Upkeep(self.accounts, catalogue, folders)
+        self.results = ResultKeeper(self.upkeep, policy.kept)
         self.users = UserWork()
+        self._beginning: set[tuple[str, PartitionId]] = set()
+        """The partitions for which a disk is being chosen, each with its application."""
         self._load()
 
     def introduce(self, title: str, key: bytes, user: int) -> Account:
@@ -132,38 +121,43 @@ class Keeper:
         account.settle(kept, 0)
         self._beginning.add(beginning)
         try:
-            made = await self._made()
+            kept.folder = await self.upkeep.new_folder()
         finally:
             self._beginning.discard(beginning)
-        try:
-            if self.accounts.find(account.key.name) is not account:
-                raise PartitionReleasedError(f"partition {partition} was released: its application is over")
-            kept.folder = made.folder
-            kept.number = self._catalogue.add(account, partition, subpartitions)
-        except BaseException:
-            made.close()
-            self._remove(made.folder)
-            raise
+        if self.accounts.find(account.key.name) is not account:
+            raise PartitionReleasedError(f"partition {partition} was released: its application is over")
+        kept.number = self._catalogue.add(account, kept)
         account.add(kept)
+        data, index = await self._made(account, kept)
         account.grant(kept, GRANT_BYTES, self._policy.quota)
-        return BegunFiles(kept, made.data, made.index)
+        return BegunFiles(kept, data, index)
 
-    async def _made(self) -> MadeFiles:
-        """New files on the disk whose turn it is; they go where nobody waits for them any more."""
-        place = self.folders.choose(await self.disks.spaces())
-        making = self.disks.run(f"{place}{os.sep}", self.folders.make, place)
+    async def _made(self, account: Account, kept: KeptPartition) -> tuple[int, int]:
+        """The files of a partition; they go where nobody waits for them any more."""
+        folder = kept.folder
+        making = self.upkeep.disks.run(folder, self.folders.make_files, folder)
+
+        def made_for_nobody(making: asyncio.Future[tuple[int, int]]) -> None:
+            if making.exception() is None:
+                for descriptor in making.result():
+                    os.close(descriptor)
+            if account.numbers.get(kept.number) is kept:
+                self.upkeep.forget(account, [kept])
+            else:
+                self.upkeep.discard(folder)
+
         try:
-            return await asyncio.shield(making)
+            data, index = await asyncio.shield(making)
         except asyncio.CancelledError:
-            self._removals.add(making)
-            making.add_done_callback(self._made_for_nobody)
+            self.upkeep.watch(making, made_for_nobody)
             raise
-
-    def _made_for_nobody(self, making: asyncio.Future[MadeFiles]) -> None:
-        self._removals.discard(making)
-        if making.exception() is None:
-            making.result().close()
-            self._remove(making.result().folder)
+        except PenstockError:
+            made_for_nobody(making)  # it was never there: its producer may try again
+            raise
+        if kept.state is not KeptState.WRITING:
+            made_for_nobody(making)
+            raise PartitionReleasedError(f"partition {kept.partition} was released: its files had just been made")
+        return data, index
 
     async def grow(self, account: Account, number: int, wanted: int) -> int:
         """Let a partition have so many bytes, and the next step of room; errors as of `begin`."""
@@ -171,7 +165,7 @@ class Keeper:
         room = -(-wanted // GRANT_BYTES) * GRANT_BYTES
         folder, more = kept.folder, wanted - kept.bytes
         try:
-            await self._at_disk(kept, lambda: self.folders.ensure_room(folder, more))
+            await self.upkeep.at_disk(folder, lambda: self.folders.ensure_room(folder, more))
             account.grant(self._writing(account, number), room, self._policy.quota)
         except PenstockError as error:
             self.give_up(account, number, str(error))
@@ -184,12 +178,15 @@ class Keeper:
         if len(request.ends) != kept.subpartitions:
             raise ProtocolError(f"{kept.partition} has {kept.subpartitions} subpartitions, not {len(request.ends)}")
 
+        word = word_of(account, kept)
+
         def settled() -> int:
             write_ends(kept.folder, request.ends)
+            write_word(kept.folder, word)
             return size_of(kept.folder)
 
         try:
-            size = await self._at_disk(kept, settled)
+            size = await self.upkeep.at_disk(kept.folder, settled)
             if kept.state is not KeptState.WRITING:
                 raise PartitionReleasedError(f"partition {kept.partition} was released while it was written")
             account.grant(kept, size, self._policy.quota)
@@ -209,7 +206,7 @@ class Keeper:
         """A producer has failed; no matter where its partition is released already."""
         kept = account.numbers.get(number)
         if kept is not None and kept.state is KeptState.WRITING:
-            self._drop(account, kept, KeptState.FAILED, cause[:2000])
+            self.upkeep.drop(account, kept, KeptState.FAILED, cause[:2000])
 
     async def find(self, account: Account, request: FindRange) -> FoundRange:
         """Find a range, or say why it is not there."""
@@ -227,7 +224,9 @@ class Keeper:
             )
         origin, folder = self._origin(kept), kept.folder
         try:
-            extents, end = await self._at_disk(kept, lambda: find_range(folder, request.first, request.count, origin))
+            extents, end = await self.upkeep.at_disk(
+                folder, lambda: find_range(folder, request.first, request.count, origin)
+            )
         except PenstockError:
             if kept.state in _GONE:
                 return FoundRange(kept.state, cause=kept.cause)
@@ -241,7 +240,7 @@ class Keeper:
             raise PartitionReleasedError(f"partition number {number} was released while it was read")
         origin, folder = self._origin(kept), kept.folder
         try:
-            await self._at_disk(kept, lambda: read_chunk(folder, target, offset, origin))
+            await self.upkeep.at_disk(folder, lambda: read_chunk(folder, target, offset, origin))
         except PenstockError as error:
             if kept.state in _GONE:
                 raise PartitionReleasedError(f"{origin} was released while it was read") from error
@@ -253,63 +252,30 @@ class Keeper:
         if kept is None or kept.partition != partition or kept.state is not KeptState.THERE or not kept.folder:
             raise PartitionReleasedError(f"partition {partition} is not there to be lent")
         path, origin = f"{kept.folder}/{data_name(DATA)}", self._origin(kept)
-        return await self._at_disk(kept, lambda: open_file(path, origin))
+        return await self.upkeep.at_disk(kept.folder, lambda: open_file(path, origin))
 
     def release(self, account: Account, partitions: Iterable[PartitionId]) -> None:
         """Remove partitions; what was not there is released as well, and readers hear so."""
         for partition in partitions:
             kept = account.partitions.get(partition)
             if kept is not None and kept.state not in _GONE:
-                self._drop(account, kept, KeptState.RELEASED, "")
+                self.upkeep.drop(account, kept, KeptState.RELEASED, "")
 
     def forget_job(self, account: Account, job: str) -> None:
         """A job is over, and nobody wants anything of it: say nothing more of it, and keep nothing."""
-        for kept in account.of_job(job):
-            folder, kept.folder, kept.state = kept.folder, "", KeptState.RELEASED
-            self._remove(folder)
-            account.remove(kept)
-            self._write_if_possible(functools.partial(self._catalogue.remove, kept))
+        self.upkeep.forget(account, account.of_job(job))
 
     def held(self, account: Account) -> tuple[PartitionId, ...]:
         """The application's partitions with files."""
         return tuple(each.partition for each in account.numbers.values() if each.folder)
 
-    def keep(self, account: Account, request: KeepByName) -> None:
-        """Keep partitions of an application under a name; PartitionLostError where one is not there."""
-        found = [account.partitions.get(partition) for partition in request.partitions]
-        there = [kept for kept in found if kept is not None and kept.state is KeptState.THERE]
-        if len(there) < len(found) or not request.name or len(request.key) != KEY_BYTES:
-            raise PartitionLostError(
-                f"the result {request.name} can't be kept: a partition of it is not there any more"
-            )
-        former = self.accounts.kept(request.name, account.user)
-        self.accounts.refuse_too_much(account, request.name, sum(kept.bytes for kept in there), self._policy.kept)
-        key = ApplicationKey(f"{account.key.title}: {request.name}"[:1000], request.key)
-        keeper = Account(key, account.user, time.monotonic(), request.name, request.description)
-        self._catalogue.move([kept.number for kept in there], keeper)
-        for kept in there:
-            account.remove(kept)
-            keeper.add(kept)
-        if former is not None:
-            self._clear(former)  # its rows went as the new ones came
-        self.accounts.add(keeper)
-
-    def find_kept(self, account: Account, name: str) -> FoundByName:
-        """The result that the user of this application has under a name."""
-        found = self.accounts.kept(name, account.user)
-        if found is None:
-            return FoundByName()
-        found.seen = time.monotonic()
-        return FoundByName(found.key.key, found.description)
-
     def end(self, account: Account) -> None:
         """An application is over: all of it goes."""
-        self._clear(account)
-        self._write_if_possible(lambda: self._catalogue.remove_application(account))
+        self.upkeep.end(account)
 
     def expire(self, now: float) -> None:
         """End the applications that nobody has heard of for too long; write rows that could not be written."""
-        self._write_again()
+        self.upkeep.write_again()
         for account in self.accounts.expired(now):
             lease = self.accounts.lease_of(account)
             log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, lease)
@@ -317,36 +283,56 @@ class Keeper:
 
     async def close(self) -> None:
         """Wait for what is being removed, and close the catalogue."""
-        while self._removals:
-            await asyncio.wait(self._removals)
-        self._write_again()
-        self.disks.close()
-        self._catalogue.close()
+        await self.upkeep.close()
 
     def _load(self) -> None:
-        now = time.monotonic()
-        known = set()
+        now, known, removed = time.monotonic(), set(), 0
         for account in self._catalogue.accounts():
             account.seen = now
+            if account.folder:
+                account.folder = self.folders.place_of(account.folder) or account.folder
+                known.add(account.folder)
+                account.described = described(account.folder)
+                account.used += account.described
             self.accounts.add(account)
             for kept in account.numbers.values():
-                if kept.state is KeptState.WRITING:
-                    kept.cause = "this host's shuffle service ended while it was written"
-                    kept.state = KeptState.FAILED
-                    self._write_if_possible(functools.partial(self._catalogue.write, kept))
-                kept.folder, was = self.folders.place_of(kept.folder), kept.folder
-                if was and not kept.folder:
-                    log.warning("%s lay in %s, which is none of this service's folders", kept.partition, was)
                 known.add(kept.folder)
-        swept = self.folders.sweep(known)
+                removed += self._restore(account, kept)
+                known.add(kept.folder)
+        for doomed in self._catalogue.doomed():
+            place = self.folders.place_of(doomed)
+            known.add(place)
+            if place and remove(place):
+                removed += 1
+                self.upkeep.write(lambda doomed=doomed: self._catalogue.gone(doomed))  # type: ignore[misc]
+        unknown = sum(str(each) not in known for each in self.folders)
+        if unknown:
+            log.warning(
+                "%d folders are not in the index, which may be an old copy: they stay, and nobody reads them", unknown
+            )
         held = sum(len(self.held(account)) for account in self.accounts)
-        log.info("%d applications, %d partitions, %d unfinished ones swept", len(self.accounts), held, swept)
+        log.info("%d applications, %d partitions, %d unfinished ones removed", len(self.accounts), held, removed)
 
-    def _clear(self, account: Account) -> None:
-        self.accounts.remove(account)
-        for kept in account.numbers.values():
-            kept.state, folder, kept.folder = KeptState.RELEASED, kept.folder, ""
-            self._remove(folder)
+    def _restore(self, account: Account, kept: KeptPartition) -> bool:
+        """See what has become of a partition while no service was there; True if its files went."""
+        kept.folder, was = self.folders.place_of(kept.folder), kept.folder
+        if kept.state is KeptState.THERE:
+            if was and not kept.folder:
+                log.warning("%s lay in %s, which is none of this service's folders", kept.partition, was)
+            return False
+        if kept.state is KeptState.WRITING:
+            if kept.folder and read_word(kept.folder) is not None:
+                kept.state = KeptState.THERE
+                account.settle(kept, size_of(kept.folder))
+            else:
+                kept.cause = "this host's shuffle service ended while it was written"
+                kept.state = KeptState.FAILED
+                account.settle(kept, 0)
+            self.upkeep.write(lambda: self._catalogue.write(kept))
+        folder = kept.folder
+        if kept.state in _GONE:
+            kept.folder = ""
+        return kept.state in _GONE and bool(folder) and Path(folder).exists() and remove(folder)
 
     def _writing(self, account: Account, number: int) -> KeptPartition:
         kept = account.numbers.get(number)
@@ -357,35 +343,9 @@ class Keeper:
     def _origin(self, kept: KeptPartition) -> FileOrigin:
         return FileOrigin(kept.partition, self._policy.host)
 
-    def _drop(self, account: Account, kept: KeptPartition, state: KeptState, cause: str) -> None:
-        folder, kept.folder, kept.cause = kept.folder, "", cause
-        account.settle(kept, 0)
-        kept.state = state
-        self._remove(folder)
-        self._write_if_possible(lambda: self._catalogue.write(kept))
 
-    def _remove(self, folder: str) -> None:
-        if folder:
-            future = self.disks.run(folder, remove, folder)
-            self._removals.add(future)
-            future.add_done_callback(self._removed)
-
-    def _removed(self, future: asyncio.Future[None]) -> None:
-        self._removals.discard(future)
-        self._write_again()
-
-    def _write_if_possible(self, write: Callable[[], None]) -> None:
-        """Write a row about something that goes; on a full disk that is later, when there is room."""
-        try:
-            write()
-        except StorageError as error:
-            log.warning("%s", error)
-            self._unwritten.append(write)
-
-    def _write_again(self) -> None:
-        unwritten, self._unwritten = self._unwritten, []
-        for write in unwritten:
-            self._write_if_possible(write)
-
-    async def _at_disk(self, kept: KeptPartition, action: Callable[[], T]) -> T:
-        return await self.disks.run(kept.folder, action)
+def word_of(account: Account, kept: KeptPartition) -> FolderWord:
+    """The word of a partition's folder."""
+    key, partition = account.key, kept.partition
+    place = str(partition.dataset), partition.index, partition.attempt, kept.subpartitions
+    return FolderWord(key.title, key.key, account.user, *place)

@@ -45,7 +45,7 @@ def service_samples(keeper: Keeper, server: ServiceServer) -> Iterator[Sample]:
     """All figures of this moment."""
     for account in keeper.accounts:
         yield from _of(account, server)
-    for root, space in zip(keeper.folders.roots, keeper.disks.known(), strict=True):
+    for root, space in zip(keeper.folders.roots, keeper.upkeep.disks.known(), strict=True):
         if not space.problem:  # a disk that is gone has no figure
             yield Sample(_FREE, (str(root),), space.free)
     yield Sample(_REFUSED, (), server.refused)

@@ -8,20 +8,14 @@ end it well. The next one serves all that was committed, by whatever the last on
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from penstock.connection.protection import serving_protection
 from penstock.connection.transport import join_host
-from penstock.errors import SettingError
-from penstock.external.catalogue import Catalogue
+from penstock.external.adoption import open_service_folders
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import Keeper, KeeperPolicy
 from penstock.external.metrics import service_samples
@@ -32,7 +26,6 @@ from penstock.settings import ObserveSettings
 
 log = logging.getLogger("penstock.external")
 
-_LOCK = "lock"
 _LOOKS = 8
 """Looks for what has expired within a lease."""
 
@@ -43,14 +36,13 @@ async def serve(options: HostServiceOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    with ExitStack() as locks:
-        for folder in options.folders:
-            _make(folder)
-            locks.enter_context(_locked(folder))
-        catalogue = Catalogue(options.folders[0] / "catalogue.db")
+    opened = open_service_folders(options.folders)
+    try:
         host = socket.gethostname()
         policy = KeeperPolicy(options.quota, options.lease, options.kept_lease, host, options.kept)
-        keeper = Keeper(catalogue, ServiceFolders(options.folders, options.reserve), policy)
+        found = opened.sorted
+        folders = ServiceFolders(found.ours, options.reserve, hides_another=found.hides_another)
+        keeper = Keeper(opened.index, folders, policy)
         server = ServiceServer(keeper, options.memory)
         protection = serving_protection(options.tls, options.certificate, options.key)
         shown = ObserveSettings(
@@ -66,6 +58,8 @@ async def serve(options: HostServiceOptions) -> None:
             await metrics.close()
             server.close()
             await keeper.close()
+    finally:
+        opened.let_go()
     log.info("ended; what was committed stays")
 
 
@@ -75,29 +69,3 @@ async def _watch(keeper: Keeper, lease: float, stopping: asyncio.Event) -> None:
             await asyncio.wait_for(stopping.wait(), lease / _LOOKS)
         except TimeoutError:
             keeper.expire(time.monotonic())
-
-
-def _make(folder: Path) -> None:
-    """Make a folder that others may pass through, to the socket, and not look into."""
-    try:
-        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingError(f"the host service can't use {folder}: {error}. See --dir") from error
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.pread(descriptor, 20, 0).decode(errors="replace")
-            raise SettingError(
-                f"another host service uses {folder} (process {other}): stop it, or give this one another --dir"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)

@@ -33,6 +33,8 @@ CHUNK_HEAD = struct.Struct("<I")
 """Call; the bytes follow."""
 CHUNK_BYTES = 4 << 20
 """The most that one FETCH asks for."""
+PIECE_BYTES, PIECE_PARTITIONS = 128 << 10, 1000
+"""The most of a description, and of partitions, that one question or answer has."""
 _EXTENT = struct.Struct("<QQQQ")
 
 
@@ -197,22 +199,56 @@ class EndApplication(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepByName(Request[Done]):
-    """Take partitions out of this application, and keep them under a name for its user, as one with this key.
+class PrepareKept(Request[Done]):
+    """Take partitions out of this application, for a result with this key that is to have a name of its user's.
 
-    One that the user has under this name goes. `description` is what whoever finds it is told. PartitionLostError
-    where one of the partitions is not there.
+    It comes in pieces, each with some of the partitions, or with a piece of the description and where that begins:
+    it is what whoever finds the result is told. PartitionLostError where one of the partitions is not there,
+    QuotaError. Nobody finds it yet.
     """
 
     name: str
     key: bytes
-    description: bytes
-    partitions: tuple[PartitionId, ...]
+    description: bytes = b""
+    offset: int = 0
+    partitions: tuple[PartitionId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchKept(Request[Done]):
+    """A prepared result has its name from now on. The former one is not found any more, and can be read."""
+
+    name: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetFormer(Request[Done]):
+    """All services have switched to this result: what its name meant before goes."""
+
+    name: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchBack(Request[Done]):
+    """A service could not switch: the name means what it meant before, and the result is prepared, as it was."""
+
+    name: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UndoKept(Request[Done]):
+    """No service has switched to this result: the application has its partitions again."""
+
+    name: str
+    key: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FoundByName:
-    """A result that was kept: the key that reads it, and its description; nothing of both where there is none."""
+    """A result that was kept: the key that reads it, and a piece of its description; nothing where there is none."""
 
     key: bytes = b""
     description: bytes = b""
@@ -220,9 +256,10 @@ class FoundByName:
 
 @dataclass(frozen=True, slots=True)
 class FindByName(Request[FoundByName]):
-    """Find what the user of this application has under a name."""
+    """Find what the user of this application has under a name; the description from there on, up to its end."""
 
     name: str
+    offset: int = 0
 
 
 REQUESTS: tuple[type[Request[object]], ...] = (
@@ -238,6 +275,10 @@ REQUESTS: tuple[type[Request[object]], ...] = (
     ListHeld,
     RenewLease,
     EndApplication,
-    KeepByName,
+    PrepareKept,
+    SwitchKept,
+    ForgetFormer,
+    SwitchBack,
+    UndoKept,
     FindByName,
 )  # type: ignore[assignment]

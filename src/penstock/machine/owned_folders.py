@@ -86,6 +86,16 @@ def home_of(kind: FolderKind, found: Sequence[FoundFolder]) -> FoundFolder:
     return first
 
 
+def lost_home_of(kind: FolderKind, found: Sequence[FoundFolder]) -> FoundFolder:
+    """The folder in which a lost index is to be made again; SettingError where none is lost. Pure."""
+    there = [each.path for each in found if each.has_index]
+    marked = [each for each in found if each.id]
+    if there or not marked:
+        why = f"{kind.index} is there, in {there[0]}" if there else "none of the folders carries an id"
+        raise SettingError(f"no index is made again: {why}")
+    return marked[0]
+
+
 def sort_folders(
     kind: FolderKind, found: Sequence[FoundFolder], home: Path, index: str, *, is_fresh: bool
 ) -> SortedFolders:
@@ -146,11 +156,18 @@ class OpenFolders(Generic[I]):
 
 
 def open_folders(
-    kind: FolderKind, paths: Sequence[Path], mode: int, open_index: Callable[[Path], I], *, adopts: bool = False
+    kind: FolderKind,
+    paths: Sequence[Path],
+    mode: int,
+    open_index: Callable[[Path], I],
+    *,
+    adopts: bool = False,
+    rebuilds: bool = False,
 ) -> OpenFolders[I]:
     """Take these folders, and sort them; `open_index` opens the index in its folder, or makes it there.
 
-    With `adopts` those without an id become the index's: SettingError where there is none, or one is another's.
+    With `adopts` those without an id become the index's, with `rebuilds` the index is made in the first folder that
+    has an id: SettingError where there is none, or, then, where there is one.
     """
     locks: list[int] = []
     try:
@@ -158,7 +175,7 @@ def open_folders(
         found = [
             FoundFolder(each, read_id(each), (each / kind.index).is_file(), kind.has_rows(each)) for each in paths
         ]
-        home = home_of(kind, found)
+        home = lost_home_of(kind, found) if rebuilds else home_of(kind, found)
         if adopts and not home.has_index:
             raise SettingError(f"none of these folders has {kind.index}: there is no {kind.service} to adopt them")
         index = open_index(home.path)

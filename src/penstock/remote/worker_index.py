@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import StorageError
-from penstock.machine.database import Database
+from penstock.machine.database import Database, DatabaseForm
 from penstock.remote.merged import Spot, Sums
 from penstock.remote.wire import SUM
 
@@ -51,7 +51,7 @@ class WorkerIndex:
 
     def __init__(self, folder: Path) -> None:
         self._path = path = folder / INDEX_NAME
-        self._base = Database(path, _TABLES, _VERSION, self._failure, stays_in_its_thread=False)
+        self._base = Database(path, DatabaseForm(_TABLES, _VERSION), self._failure, stays_in_its_thread=False)
         if self._base.run("select name from worker").fetchone() is None:
             self._base.run("insert into worker values (?)", secrets.token_hex(6))
 

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that a host service keeps by name: prepared, then switched to, then without the former one.
+
+Rules: the services of several hosts replace a result together, and none knows of the others. So the former one is
+whole until whoever replaces it says that all have switched, and the new one is whole from its preparation on: at no
+moment, whoever is killed then, does a name mean rows that are not there. The remains of a replacement that nobody
+ended go with the next one of its name, or with their lease.
+
+| role | `prepare` | `switch` | another one's `switch` | `switch_back` | `forget_former` | `undo` |
+|---|---|---|---|---|---|---|
+| prepared | more of it | current | prepared | prepared | gone, if it is older | gone |
+| current | refused | current | former | prepared, and the newest former one current | current | current |
+| former | refused | current | former | former | gone | former |
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import PartitionLostError, ProtocolError, QuotaError, StorageError
+from penstock.external.accounts import Account, AccountRole, KeptPartition, KeptQuotas
+from penstock.external.keys import KEY_BYTES, ApplicationKey, name_of_key
+from penstock.external.manifests import CURRENT, DESCRIPTION, FolderWord, write_description, write_whole, write_word
+from penstock.external.requests import (
+    PIECE_BYTES,
+    FindByName,
+    ForgetFormer,
+    FoundByName,
+    KeptState,
+    PrepareKept,
+    SwitchBack,
+    SwitchKept,
+    UndoKept,
+)
+from penstock.external.upkeep import Upkeep
+from penstock.shuffle import PartitionId
+
+MOST_DESCRIBED: Final = 16 << 20
+"""Bytes of a description: that of a result of 100,000 partitions."""
+_NAME: Final = 1000
+
+
+_AboutResult = SwitchKept | ForgetFormer | SwitchBack | UndoKept
+
+
+class ResultKeeper:
+    """The results of all users of one service."""
+
+    def __init__(self, upkeep: Upkeep, quotas: KeptQuotas) -> None:
+        self._upkeep = upkeep
+        self._quotas = quotas
+
+    async def prepare(self, account: Account, request: PrepareKept) -> None:
+        """Take partitions out of an application; errors as of the request."""
+        self._refuse_hidden()
+        if not 0 < len(request.name) <= _NAME or len(request.key) != KEY_BYTES:
+            raise ProtocolError("a result has a name of up to 1,000 letters, and a key")
+        there = _there(account, request.name, request.partitions)
+        end = request.offset + len(request.description)
+        size = sum(kept.bytes for kept in there) + len(request.description)
+        self._upkeep.accounts.refuse_too_much(account, request.name, size, self._quotas)
+        result = await self._prepared(account, request)
+        folders = [Path(kept.folder).name for kept in (*result.numbers.values(), *there)]
+        key = result.key
+        word = FolderWord(key.title, key.key, result.user, kept=result.kept, made=result.made, folders=tuple(folders))
+        await self._upkeep.at_disk(result.folder, lambda: self._write(result.folder, request, word))
+        if self._upkeep.accounts.find(key.name) is not result:
+            raise PartitionLostError(f"the result {request.name} was given up while it was prepared")
+        more = max(0, end - result.described)
+        result.described += more
+        result.used += more
+        there = _there(account, request.name, request.partitions)
+        self._upkeep.catalogue.move([kept.number for kept in there], result)
+        for kept in there:
+            account.remove(kept)
+            result.add(kept)
+
+    async def switch(self, account: Account, request: SwitchKept) -> None:
+        """Give a result its name; PartitionLostError where it is not there."""
+        result = self._found(account, request)
+        if result is None:
+            raise PartitionLostError(f"the result {request.name} is not prepared any more: keep it again")
+        await self._upkeep.at_disk(result.folder, lambda: write_whole(result.folder, CURRENT, b""))
+        former = self._upkeep.accounts.kept(result.kept, result.user)
+        if former is not result:
+            taken = [(former, AccountRole.FORMER)] if former is not None else []
+            self._give_roles(*taken, (result, AccountRole.CURRENT))
+
+    def switch_back(self, account: Account, request: SwitchBack) -> None:
+        """Have a name mean what it meant before; idempotent."""
+        result = self._found(account, request)
+        if result is not None and result.role is AccountRole.CURRENT:
+            others = self._upkeep.accounts.others(result)
+            formers = [(each, AccountRole.CURRENT) for each in others if each.role is AccountRole.FORMER]
+            self._give_roles((result, AccountRole.PREPARED), *formers[:1])
+
+    def forget_former(self, account: Account, request: ForgetFormer) -> None:
+        """All hosts have switched; nothing happens where another one has the name meanwhile."""
+        result = self._found(account, request)
+        if result is not None and result.role is AccountRole.CURRENT:
+            for other in self._upkeep.accounts.others(result):
+                if other.role is AccountRole.FORMER or other.made < result.made:
+                    self._upkeep.end(other)
+
+    def undo(self, account: Account, request: UndoKept) -> None:
+        """Give an application its partitions back; idempotent."""
+        result = self._found(account, request)
+        if result is None or result.role is not AccountRole.PREPARED:
+            return
+        back = [kept for kept in result.numbers.values() if kept.partition not in account.partitions]
+        self._upkeep.catalogue.move([kept.number for kept in back], account)
+        for kept in back:
+            result.remove(kept)
+            account.add(kept)
+        self._upkeep.end(result)
+
+    async def find(self, account: Account, request: FindByName) -> FoundByName:
+        """The result that the user of this application has under a name."""
+        found = self._upkeep.accounts.kept(request.name, account.user)
+        if found is None:
+            self._refuse_hidden()
+            return FoundByName()
+        found.seen = time.monotonic()
+        piece = await self._upkeep.at_disk(found.folder, lambda: _read(found.folder, request.offset))
+        return FoundByName(found.key.key, piece)
+
+    async def _prepared(self, account: Account, request: PrepareKept) -> Account:
+        """The result that is being prepared, with room for more of its description."""
+        upkeep, known = self._upkeep, self._upkeep.accounts.find(name_of_key(request.key))
+        folder = await upkeep.new_folder() if known is None else ""
+        known = upkeep.accounts.find(name_of_key(request.key))
+        if known is None:
+            key = ApplicationKey(f"{account.key.title}: {request.name}"[:_NAME], request.key)
+            known = Account(key, account.user, time.monotonic(), request.name, AccountRole.PREPARED)
+            known.made, known.folder = time.time_ns(), folder
+            upkeep.catalogue.add_application(known)
+            upkeep.accounts.add(known)
+        if known.role is not AccountRole.PREPARED or (known.user, known.kept) != (account.user, request.name):
+            raise ProtocolError(f"the key of the result {request.name} is another one's")
+        if not 0 <= request.offset <= MOST_DESCRIBED - len(request.description):
+            raise QuotaError(
+                f"the result {request.name} has a description of more than {MOST_DESCRIBED:,} bytes, the most that a"
+                " host service keeps: keep fewer partitions, or fewer columns"
+            )
+        return known
+
+    def _give_roles(self, *roles: tuple[Account, AccountRole]) -> None:
+        self._upkeep.catalogue.give_roles(roles)
+        self._upkeep.accounts.give_roles(roles)
+
+    def _found(self, account: Account, request: _AboutResult) -> Account | None:
+        found = self._upkeep.accounts.find(name_of_key(request.key))
+        is_own = found is not None and (found.user, found.kept) == (account.user, request.name)
+        return found if is_own else None
+
+    def _write(self, folder: str, piece: PrepareKept, word: FolderWord) -> None:
+        if not Path(folder).is_dir():
+            self._upkeep.folders.make(folder)
+        write_description(folder, piece.description, piece.offset)
+        write_word(folder, word)
+
+    def _refuse_hidden(self) -> None:
+        if self._upkeep.folders.hides_another:
+            raise StorageError(
+                "this host's shuffle service has a folder of another index (its log names it), so it can't know which"
+                " results are kept here: its operator must mount, or name, the folder that has that index"
+            )
+
+
+def _there(account: Account, name: str, partitions: tuple[PartitionId, ...]) -> list[KeptPartition]:
+    found = [account.partitions.get(partition) for partition in partitions]
+    there = [kept for kept in found if kept is not None and kept.state is KeptState.THERE]
+    if len(there) < len(found):
+        raise PartitionLostError(f"the result {name} can't be kept: a partition of it is not there any more")
+    return there
+
+
+def _read(folder: str, offset: int) -> bytes:
+    try:
+        with Path(folder, DESCRIPTION).open("rb") as file:
+            file.seek(max(0, offset))
+            return file.read(PIECE_BYTES)
+    except OSError as error:
+        raise PartitionLostError(f"the description of a result, in {folder}, can't be read: {error}") from error

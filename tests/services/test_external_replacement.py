@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A result of two hosts that is replaced: whatever fails, and whoever is killed, each host's name has whole rows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from penstock.errors import PartitionError
+from penstock.external.accounts import Account, AccountRole
+from penstock.external.catalogue import Catalogue
+from penstock.external.folders import ServiceFolders
+from penstock.external.keeper import Keeper, KeeperPolicy
+from penstock.external.keys import KEY_BYTES, name_of_key
+from penstock.external.requests import (
+    CommitPartition,
+    FindByName,
+    ForgetFormer,
+    KeptState,
+    PrepareKept,
+    SwitchBack,
+    SwitchKept,
+    UndoKept,
+)
+from penstock.services.external.kept_results import Replacement
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
+
+NAME = "trips"
+HOSTS = ("a", "b")
+OWN = ""
+"""The service of the driver's host, which is that of `a`, over its socket."""
+
+
+class Killed(BaseException):
+    """The driver is no more."""
+
+
+class World:
+    """The services of two hosts, and the driver that replaces a result there."""
+
+    def __init__(self, root: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._root = root
+        self._catalogues: list[Catalogue] = []
+        self.accounts: dict[str, Account] = {}
+        self.keepers: dict[str, Keeper] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Start the services; those that were there are killed."""
+        self.kill()
+        for host in HOSTS:
+            folder = self._root / host
+            folder.mkdir(exist_ok=True)
+            self._catalogues.append(Catalogue(folder / "catalogue.db"))
+            self.keepers[host] = Keeper(self._catalogues[-1], ServiceFolders([folder], 0), KeeperPolicy(0, 60.0))
+            self.accounts[host] = self.keepers[host].introduce("app", b"k" * 32, 1000)
+
+    def close(self) -> None:
+        """End it."""
+        self.kill()
+        self.loop.close()
+
+    def kill(self) -> None:
+        """Kill the services."""
+        for each in self._catalogues:
+            each.close()
+        self._catalogues.clear()
+        for keeper in self.keepers.values():
+            self.loop.run_until_complete(keeper.close())
+
+    def write(self, job: str, text: str) -> dict[str, list[PartitionId]]:
+        """A partition at each host, with this text."""
+        parts: dict[str, list[PartitionId]] = {}
+        for number, host in enumerate(HOSTS):
+            partition = PartitionId(DatasetId(job, 0), number, 0)
+            begun = self.loop.run_until_complete(self.keepers[host].begin(self.accounts[host], partition, 1))
+            os.write(begun.data, text.encode())
+            begun.close()
+            commit = CommitPartition(begun.kept.number, (EndOfPartition(0, 0, 0),))
+            self.loop.run_until_complete(self.keepers[host].commit(self.accounts[host], commit))
+            parts[host] = [partition]
+        return {**parts, OWN: []}
+
+    def ask(self, address: str, requests: Sequence[Any]) -> list[Any]:
+        """Ask a service, as over a connection."""
+        host = address or "a"
+        results, account = self.keepers[host].results, self.accounts[host]
+        for request in requests:
+            match request:
+                case PrepareKept():
+                    self.loop.run_until_complete(results.prepare(account, request))
+                case SwitchKept():
+                    self.loop.run_until_complete(results.switch(account, request))
+                case SwitchBack():
+                    results.switch_back(account, request)
+                case ForgetFormer():
+                    self.loop.run_until_complete(_soon(results.forget_former, account, request))
+                case UndoKept():
+                    self.loop.run_until_complete(_soon(results.undo, account, request))
+        return []
+
+    def whole(self) -> dict[str, bytes]:
+        """The key of the result that each host's name has; each part of it is there, at each host."""
+        found = {}
+        for host in HOSTS:
+            answer = self.loop.run_until_complete(
+                self.keepers[host].results.find(self.accounts[host], FindByName(NAME))
+            )
+            found[host] = answer.key
+            for at, job in msgpack.unpackb(answer.description):
+                account = self.keepers[at].accounts.find(name_of_key(answer.key))
+                assert account is not None, (host, at)
+                rows = [Path(each.folder, "data.0").read_bytes() for each in account.numbers.values() if each.folder]
+                assert rows == [job.encode()], (host, at)
+                assert all(each.state is KeptState.THERE for each in account.numbers.values())
+        return found
+
+
+async def _soon(act: Any, *arguments: Any) -> None:
+    act(*arguments)
+
+
+def described(job: str) -> bytes:
+    """The description of a result: where its parts are, and what they hold."""
+    data: bytes = msgpack.packb([(host, job) for host in HOSTS])
+    return data
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Two services."""
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+class Steps:
+    """The questions of a replacement; one of them goes wrong."""
+
+    def __init__(self, world: World, how: str, step: int) -> None:
+        self.asked = 0
+        self._world = world
+        self._how = how
+        self._step = step
+
+    def ask(self, address: str, requests: Sequence[Any]) -> list[Any]:
+        """Ask, if nothing is in the way."""
+        at, self.asked = self.asked, self.asked + 1
+        if at > self._step and self._how.startswith("driver"):
+            raise Killed
+        if at == self._step and self._how == "driver killed":
+            raise Killed
+        if (at == self._step and self._how == "refused") or (
+            at >= self._step and self._how == "host down" and address == "b"
+        ):
+            raise ConnectionError("refused")
+        self._world.ask(address, requests)
+        if at == self._step and self._how == "driver killed after it":
+            raise Killed
+        if at == self._step and self._how == "answer lost":
+            raise ConnectionError("lost")
+        return []
+
+
+@pytest.mark.parametrize("how", ["refused", "answer lost", "host down", "driver killed", "driver killed after it"])
+def test_a_name_means_whole_rows_at_every_step(world: World, how: str) -> None:
+    """One step fails, or is the last one; then all services are killed, and started again."""
+    for step in range(100):
+        old, new, third = ((b"%d-%d" % (number, step)).ljust(KEY_BYTES) for number in range(3))
+        Replacement(NAME, old, described("old"), world.ask).run(world.write(f"old{step}", "old"))
+        steps = Steps(world, how, step)
+        is_told = False
+        try:
+            Replacement(NAME, new, described("new"), steps.ask).run(world.write(f"new{step}", "new"))
+        except PartitionError:
+            is_told = True
+        except Killed:
+            pass
+        else:
+            assert set(world.whole().values()) == {new}
+        world.start()
+        assert set(world.whole().values()) <= {old, new}
+        if is_told and how != "host down":
+            assert set(world.whole().values()) == {old}
+            back = [each.partition.job for each in world.accounts["a"].numbers.values()]
+            assert back.count(f"new{step}") == 1, "the application has its rows again"
+        Replacement(NAME, third, described("third"), world.ask).run(world.write(f"third{step}", "third"))
+        assert set(world.whole().values()) == {third}
+        for keeper in world.keepers.values():
+            assert [each.role for each in keeper.accounts if each.kept] == [AccountRole.CURRENT], "nothing is left"
+        if steps.asked <= step:
+            break
+    assert step > 10, "so many steps"
