@@ -18,7 +18,8 @@ from penstock.checkpoint.storage import pieces_of
 from penstock.record.key_groups import GroupOwners, group_range
 from penstock.stream.chain import Chain, Chunk, StepContext
 from penstock.stream.steps import step_of
-from penstock.stream.watermarks import LEAST, EventTimeProgress
+from penstock.stream.watermark import LEAST
+from penstock.stream.watermarks import EventTimeProgress
 from penstock.testing import VirtualClock
 
 GROUPS = 16
