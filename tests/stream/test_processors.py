@@ -384,5 +384,5 @@ def test_rows_of_nested_types_and_instants() -> None:
     task = Task(operator(ROWS, Nested(), timezone="Europe/Berlin"))
     assert task.push(("a", 1)) == [("a", "None", 1)]
     ((_, text, _),) = task.push(("a", 2))
-    assert text.startswith("([1], {'x': 1, 'y': 'z'}, '2026-01-01T")
-    assert Task(operator(ROWS, Nested()), [task.stored()]).push(("a", 3))[0][1].startswith("([2], {'x': 2")
+    assert text.startswith("([1], Row(x=1, y='z'), '202")
+    assert Task(operator(ROWS, Nested()), [task.stored()]).push(("a", 3))[0][1].startswith("([2], Row(x=2")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import PlanError
 from penstock.stream.state.batch_states import MapForm, Moment, Rows
-from penstock.stream.state.python_values import Value, batch_of, tuples_of
+from penstock.stream.state.python_values import EntryForm, RowMaker, Value
 from penstock.stream.state.variables import MapVariable, VariableSpec
 
 
@@ -71,11 +71,9 @@ class SharedMap:
 class SharedDictionary:
     """The map with Python values; what was read is kept until it changes."""
 
-    def __init__(self, moment: Moment, spec: VariableSpec) -> None:
-        assert spec.keys is not None  # noqa: S101 - a map has them
+    def __init__(self, moment: Moment, spec: VariableSpec, make_rows: RowMaker) -> None:
         self._map = SharedMap(moment, spec)
-        self._spec = spec
-        self._keys = spec.keys
+        self._form = EntryForm(spec, f"broadcast state {spec.name!r}", make_rows)
         self._read: dict[Value, Value] | None = None
 
     def exists(self) -> bool:
@@ -84,21 +82,22 @@ class SharedDictionary:
 
     def getValue(self, key: Any) -> Value | None:
         """The value of a key, or None."""
-        return self._entries().get(tuple(key))
+        value = self._entries().get(self._form.key(key))
+        return None if value is None else self._form.row(value)
 
     def containsKey(self, key: Any) -> bool:
         """Tell if there is a key."""
-        return tuple(key) in self._entries()
+        return self._form.key(key) in self._entries()
 
     def updateValue(self, key: Any, value: Any) -> None:
         """Set the value of a key."""
-        what = f"broadcast state {self._spec.name!r}"
-        self._map.put(batch_of([tuple(key)], self._keys, what), batch_of([tuple(value)], self._spec.schema, what))
+        own, values = self._form.keys, self._form.values
+        self._map.put(own.batch([own.kept(key)]), values.batch([values.kept(value)]))
         self._read = None
 
     def removeKey(self, key: Any) -> None:
         """Remove a key."""
-        self._map.remove(batch_of([tuple(key)], self._keys, f"broadcast state {self._spec.name!r}"))
+        self._map.remove(self._form.keys.batch([self._form.key(key)]))
         self._read = None
 
     def clear(self) -> None:
@@ -108,18 +107,18 @@ class SharedDictionary:
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
         """The entries."""
-        return iter(list(self._entries().items()))
+        return self._form.entries(self._entries())
 
     def keys(self) -> Iterator[Value]:
         """The keys."""
-        return iter(list(self._entries()))
+        return self._form.own(self._entries())
 
     def values(self) -> Iterator[Value]:
         """The values."""
-        return iter(list(self._entries().values()))
+        return self._form.shown(self._entries())
 
     def _entries(self) -> dict[Value, Value]:
         if self._read is None:
             keys, values = self._map.entries()
-            self._read = dict(zip(tuples_of(keys), tuples_of(values), strict=True))
+            self._read = dict(zip(self._form.keys.read(keys), self._form.values.read(values), strict=True))
         return self._read

@@ -18,7 +18,8 @@ from penstock.errors import PlanError
 from penstock.stream.chain import StepContext
 from penstock.stream.state.calls import BatchCalls, ProcessorCalls
 from penstock.stream.state.declarations import Declarations, SchemaOf
-from penstock.stream.state.row_calls import AsFrames, AsRows, KeyByKeyCalls, RowMaker
+from penstock.stream.state.python_values import RowMaker
+from penstock.stream.state.row_calls import AsFrames, AsRows, KeyByKeyCalls
 from penstock.stream.state.shared_rows import shared_first
 from penstock.stream.state.step import ProcessorStep
 from penstock.stream.state.times import NONE
@@ -74,10 +75,12 @@ class StatefulOperator:
         processor = self._made()
         if self.form == BATCHES:
             return BatchCalls(processor, self.schema, self.name, self.timezone, self.time_mode)
+        make_rows = self.spellings.row_maker
         if self.form == FRAMES:
-            return KeyByKeyCalls(processor, AsFrames(self.schema, self.name, self.timezone), self.time_mode)
-        shown = AsRows(self.schema, self.name, self.timezone, self.spellings.row_maker)
-        return KeyByKeyCalls(processor, shown, self.time_mode)
+            shown = AsFrames(self.schema, self.name, self.timezone)
+            return KeyByKeyCalls(processor, shown, self.time_mode, make_rows)
+        rows = AsRows(self.schema, self.name, self.timezone, make_rows)
+        return KeyByKeyCalls(processor, rows, self.time_mode, make_rows)
 
     def step(self) -> ProcessorStep:
         """The step of one subtask."""

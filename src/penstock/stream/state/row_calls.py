@@ -29,14 +29,12 @@ from penstock.record.layout import int64_array
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import Keys
-from penstock.stream.state.python_values import Value, batch_of, may_change, tuples_of
+from penstock.stream.state.python_values import RowMaker, Value, batch_of, may_change, tuples_of
 from penstock.stream.state.row_handle import RowHandle
 from penstock.stream.state.row_states import Cursor
 from penstock.stream.state.times import ExpiredTimerInfo, TimerValues
 
 Times = npt.NDArray[np.int64]
-RowMaker = Callable[[list[str]], Callable[[Value], Any]]
-"""Makes, of column names, what makes a row of a tuple."""
 
 
 class KeyedRows(Protocol):
@@ -61,17 +59,18 @@ class KeyByKeyCalls:
     most_timers = 1 << 11
     has_keys_once = False
 
-    def __init__(self, processor: Any, shown: KeyedRows, time_mode: str) -> None:
+    def __init__(self, processor: Any, shown: KeyedRows, time_mode: str, make_rows: RowMaker) -> None:
         self._processor = processor
         self._shown = shown
         self._time_mode = time_mode
+        self._make_rows = make_rows
         self._cursor: Cursor | None = None
         self._handle: RowHandle | None = None
 
     def init(self, declarations: Declarations, moment: Moment) -> None:
         """Have the processor declare its states."""
         self._cursor = Cursor(moment)
-        self._handle = RowHandle(declarations, self._cursor, self._time_mode)
+        self._handle = RowHandle(declarations, self._cursor, self._time_mode, self._make_rows)
         self._processor.init(self._handle)
 
     def rows(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:

@@ -12,6 +12,7 @@ import numpy as np
 from penstock.errors import PlanError
 from penstock.stream.state.broadcast_states import SharedDictionary
 from penstock.stream.state.declarations import Declarations
+from penstock.stream.state.python_values import RowMaker
 from penstock.stream.state.row_states import Buffered, Cursor, ListState, MapState, ValueState
 from penstock.stream.state.times import NONE
 from penstock.stream.state.variables import VariableSpec
@@ -127,9 +128,10 @@ State = TypeVar("State", bound=Buffered)
 class RowHandle:
     """The way of a processor of PySpark's to its states and timers: `StatefulProcessorHandle`."""
 
-    def __init__(self, declarations: Declarations, cursor: Cursor, time_mode: str) -> None:
+    def __init__(self, declarations: Declarations, cursor: Cursor, time_mode: str, make_rows: RowMaker) -> None:
         self._declarations = declarations
         self._cursor = cursor
+        self._make_rows = make_rows
         self._time_mode = time_mode
         self.timers = TimerCalls(cursor)
         self.buffered: list[Buffered] = [self.timers]
@@ -152,7 +154,7 @@ class RowHandle:
     def getBroadcastState(self, stateName: str, userKeySchema: object, valueSchema: object) -> SharedDictionary:
         """Declare a map that is the same in all tasks."""
         spec = self._declarations.shared_entries(stateName, userKeySchema, valueSchema)
-        return SharedDictionary(self._cursor.moment, spec)
+        return SharedDictionary(self._cursor.moment, spec, self._make_rows)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Have a timer of the key fire at a time."""
@@ -173,8 +175,8 @@ class RowHandle:
         """Forget a state that the checkpoint may hold."""
         self._declarations.drop(stateName)
 
-    def _kept(self, make: Callable[[Cursor, VariableSpec], State], spec: VariableSpec) -> State:
-        state = make(self._cursor, spec)
+    def _kept(self, make: Callable[[Cursor, VariableSpec, RowMaker], State], spec: VariableSpec) -> State:
+        state = make(self._cursor, spec, self._make_rows)
         self.buffered.append(state)
         return state
 

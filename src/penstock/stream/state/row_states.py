@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.errors import PlanError
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.keys import Keys
-from penstock.stream.state.python_values import Value, batch_of, kept_by, tuples_of
+from penstock.stream.state.python_values import EntryForm, RowForm, RowMaker, Value
 from penstock.stream.state.variables import ListVariable, MapVariable, ValueVariable, VariableSpec
 
 _GONE: Any = object()
@@ -53,27 +53,29 @@ class Buffered(Protocol):
 class ValueState:
     """One value of the key."""
 
-    def __init__(self, cursor: Cursor, spec: VariableSpec) -> None:
+    def __init__(self, cursor: Cursor, spec: VariableSpec, make_rows: RowMaker) -> None:
         self._cursor = cursor
         self._spec = spec
-        self._taken = kept_by(spec.schema)
+        self._form = RowForm(spec.schema, f"state {spec.name!r}", make_rows)
         self._values: list[Value | None] | None = None
         self._changed: set[int] = set()
 
     def exists(self) -> bool:
         """Tell if there is a value."""
-        return self.get() is not None
+        values = self._values if self._values is not None else self._fetched()
+        return values[self._cursor.at] is not None
 
     def get(self) -> Value | None:
         """The value, or None."""
         values = self._values if self._values is not None else self._fetched()
-        return values[self._cursor.at]
+        value, shown = values[self._cursor.at], self._form.shown
+        return value if value is None or shown is None else shown(value)
 
     def update(self, newValue: Iterable[Any]) -> None:
         """Set the value."""
         values = self._values if self._values is not None else self._fetched()
         at = self._cursor.at
-        values[at] = self._taken(newValue)
+        values[at] = self._form.kept(newValue)
         self._changed.add(at)
 
     def clear(self) -> None:
@@ -91,7 +93,7 @@ class ValueState:
         self._changed = set()
         slots, now = self._cursor.batch.slots, self._cursor.moment.now
         kept = [at for at in changed if values[at] is not None]
-        rows = batch_of([values[at] for at in kept], self._spec.schema, f"state {self._spec.name!r}")
+        rows = self._form.batch([value for at in kept if (value := values[at]) is not None])
         self._variable.put(slots[np.array(kept, np.int64)], rows, now)
         if len(kept) < len(changed):
             gone = [at for at in changed if values[at] is None]
@@ -99,7 +101,7 @@ class ValueState:
 
     def _fetched(self) -> list[Value | None]:
         known, rows = self._variable.get(self._cursor.batch.slots, self._cursor.moment.now)
-        values: list[Value | None] = list(tuples_of(rows))
+        values: list[Value | None] = list(self._form.read(rows))
         for at in np.flatnonzero(~known).tolist():
             values[at] = None
         self._values = values
@@ -115,10 +117,10 @@ class ValueState:
 class ListState:
     """A list of the key."""
 
-    def __init__(self, cursor: Cursor, spec: VariableSpec) -> None:
+    def __init__(self, cursor: Cursor, spec: VariableSpec, make_rows: RowMaker) -> None:
         self._cursor = cursor
         self._spec = spec
-        self._taken = kept_by(spec.schema)
+        self._form = RowForm(spec.schema, f"state {spec.name!r}", make_rows)
         self._kept: list[list[Value]] | None = None
         self._added: dict[int, list[Value]] = {}
         self._replaced: set[int] = set()
@@ -130,24 +132,24 @@ class ListState:
     def get(self) -> Iterator[Value]:
         """The elements."""
         at = self._cursor.at
-        added = self._added.get(at, ())
-        if at in self._replaced:
-            return iter([*added])
-        kept = self._kept if self._kept is not None else self._fetched()
-        return iter([*kept[at], *added])
+        values = [*self._added.get(at, ())]
+        if at not in self._replaced:
+            kept = self._kept if self._kept is not None else self._fetched()
+            values = [*kept[at], *values]
+        return iter(values if self._form.shown is None else map(self._form.shown, values))
 
     def put(self, newState: Iterable[Iterable[Any]]) -> None:
         """Replace all elements."""
         self._replaced.add(self._cursor.at)
-        self._added[self._cursor.at] = [self._taken(each) for each in newState]
+        self._added[self._cursor.at] = [self._form.kept(each) for each in newState]
 
     def appendValue(self, newState: Iterable[Any]) -> None:
         """Add an element."""
-        self._added.setdefault(self._cursor.at, []).append(self._taken(newState))
+        self._added.setdefault(self._cursor.at, []).append(self._form.kept(newState))
 
     def appendList(self, newState: Iterable[Iterable[Any]]) -> None:
         """Add elements."""
-        self._added.setdefault(self._cursor.at, []).extend([self._taken(each) for each in newState])
+        self._added.setdefault(self._cursor.at, []).extend([self._form.kept(each) for each in newState])
 
     def clear(self) -> None:
         """Remove all elements."""
@@ -165,14 +167,13 @@ class ListState:
             self._variable.clear(slots[np.array(sorted(replaced), np.int64)])
         owners = np.repeat(np.array(list(added), np.int64), [len(each) for each in added.values()])
         values = [value for each in added.values() for value in each]
-        rows = batch_of(values, self._spec.schema, f"state {self._spec.name!r}")
-        self._variable.append(slots[owners], rows, self._cursor.moment.now)
+        self._variable.append(slots[owners], self._form.batch(values), self._cursor.moment.now)
 
     def _fetched(self) -> list[list[Value]]:
         keys = self._cursor.batch
         owners, rows = self._variable.get(keys.slots, self._cursor.moment.now)
         kept: list[list[Value]] = [[] for _ in range(len(keys))]
-        for owner, value in zip(owners.tolist(), tuples_of(rows), strict=True):
+        for owner, value in zip(owners.tolist(), self._form.read(rows), strict=True):
             kept[owner].append(value)
         self._kept = kept
         return kept
@@ -187,12 +188,10 @@ class ListState:
 class MapState:
     """A map of the key."""
 
-    def __init__(self, cursor: Cursor, spec: VariableSpec) -> None:
-        assert spec.keys is not None  # noqa: S101 - a map has them
+    def __init__(self, cursor: Cursor, spec: VariableSpec, make_rows: RowMaker) -> None:
         self._cursor = cursor
         self._spec = spec
-        self._own = spec.keys
-        self._taken = kept_by(spec.schema)
+        self._form = EntryForm(spec, f"state {spec.name!r}", make_rows)
         self._maps: list[dict[Value, Value]] | None = None
         self._changed: dict[int, dict[Value, Value]] = {}
 
@@ -202,33 +201,34 @@ class MapState:
 
     def getValue(self, key: Iterable[Any]) -> Value | None:
         """The value of a key of the map, or None."""
-        return self._map().get(tuple(key))
+        value = self._map().get(self._form.key(key))
+        return None if value is None else self._form.row(value)
 
     def containsKey(self, key: Iterable[Any]) -> bool:
         """Tell if the map has a key."""
-        return tuple(key) in self._map()
+        return self._form.key(key) in self._map()
 
     def updateValue(self, key: Iterable[Any], value: Iterable[Any]) -> None:
         """Set the value of a key of the map."""
-        own, new = tuple(key), self._taken(value)
+        own, new = self._form.key(key), self._form.values.kept(value)
         self._map()[own] = new
         self._changed.setdefault(self._cursor.at, {})[own] = new
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
         """The entries."""
-        return iter(list(self._map().items()))
+        return self._form.entries(self._map())
 
     def keys(self) -> Iterator[Value]:
         """The keys of the map."""
-        return iter(list(self._map()))
+        return self._form.own(self._map())
 
     def values(self) -> Iterator[Value]:
         """The values of the map."""
-        return iter(list(self._map().values()))
+        return self._form.shown(self._map())
 
     def removeKey(self, key: Iterable[Any]) -> None:
         """Remove a key of the map."""
-        own = tuple(key)
+        own = self._form.key(key)
         if self._map().pop(own, _GONE) is not _GONE:
             self._changed.setdefault(self._cursor.at, {})[own] = _GONE
 
@@ -250,13 +250,13 @@ class MapState:
         if gone:
             self._variable.remove(*self._entries([at for at, _ in gone], [own for _, own in gone]))
         if kept:
-            values = batch_of([value for *_, value in kept], self._spec.schema, f"state {self._spec.name!r}")
+            values = self._form.values.batch([value for *_, value in kept])
             slots, own = self._entries([at for at, *_ in kept], [own for _, own, _ in kept])
             self._variable.put(slots, own, values, self._cursor.moment.now)
 
     def _entries(self, places: list[int], own: list[Value]) -> tuple[Any, pa.RecordBatch]:
         slots = self._cursor.batch.slots[np.array(places, np.int64)]
-        return slots, batch_of(own, self._own, f"the keys of state {self._spec.name!r}")
+        return slots, self._form.keys.batch(own)
 
     def _map(self) -> dict[Value, Value]:
         maps = self._maps if self._maps is not None else self._fetched()
@@ -266,7 +266,9 @@ class MapState:
         keys = self._cursor.batch
         owners, own, values = self._variable.entries(keys.slots, self._cursor.moment.now)
         maps: list[dict[Value, Value]] = [{} for _ in range(len(keys))]
-        for owner, key, value in zip(owners.tolist(), tuples_of(own), tuples_of(values), strict=True):
+        for owner, key, value in zip(
+            owners.tolist(), self._form.keys.read(own), self._form.values.read(values), strict=True
+        ):
             maps[owner][key] = value
         self._maps = maps
         return maps
