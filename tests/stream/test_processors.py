@@ -19,7 +19,7 @@ from penstock.errors import PlanError, SchemaError
 from penstock.record.key_groups import GroupOwners
 from penstock.stream.chain import Chain
 from penstock.stream.state.operator import BATCHES, FRAMES, ROWS
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermark import MOST
 from processor_task import GROUPS, OUTPUT, Task, flat, operator
 
 ROWS_OF_KEYS = [("a", 1), ("b", 2), ("a", 3), (None, 4), ("b", 5), ("a", 6)]

@@ -18,7 +18,7 @@ from penstock.stream.state import store as store_module
 from penstock.stream.state.calls import BatchCalls
 from penstock.stream.state.operator import BATCHES, ROWS
 from penstock.stream.state.row_calls import KeyByKeyCalls
-from penstock.stream.watermarks import MOST
+from penstock.stream.watermark import MOST
 from processor_task import OUTPUT, Task, operator
 
 Deeds = dict[int, list[tuple[str, int]]]
