@@ -47,6 +47,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--world-batches", type=natural, default=0, metavar="N", help=world_batches)
     stages = "instead, so many random stages with state beside plain Python, from seed S on"
     parser.add_argument("--stages", type=natural, default=0, metavar="N", help=stages)
+    stage_queries = "beside these, so many whole queries with state beside plain Python"
+    parser.add_argument("--stage-queries", type=natural, default=0, metavar="N", help=stage_queries)
+    stage_streaming = "beside these, so many such queries beside Structured Streaming, run by run"
+    parser.add_argument("--stage-streaming", type=natural, default=0, metavar="N", help=stage_streaming)
     results = "where programs and queries have a line each; those that are there are not run again"
     parser.add_argument("--results", default="", metavar="FILE", help=results)
     parser.add_argument(
@@ -60,8 +64,9 @@ def _torture(options: argparse.Namespace) -> int:
     given = (options.seed, options.duration, options.tpch_runs, options.grid)
     compared = (options.programs, options.results, options.setting)
     worlds = (options.world, options.world_spark, options.world_connectors, options.world_batches)
+    stages = (options.stages, options.stage_queries, options.stage_streaming)
     held = (options.session, options.query, options.browsers)
-    return torture(TortureOptions(*given, *held, *compared, options.stages, *worlds))
+    return torture(TortureOptions(*given, *held, *compared, *stages, *worlds))
 
 
 if __name__ == "__main__":

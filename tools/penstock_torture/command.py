@@ -52,6 +52,8 @@ class TortureOptions:
     results: str = ""
     setting: str = ""
     stages: int = 0
+    stage_queries: int = 0
+    stage_streaming: int = 0
     world: int = 0
     world_spark: int = 0
     world_connectors: int = 0
@@ -68,10 +70,11 @@ def torture(options: TortureOptions) -> int:
         return torture_world((options.seed, *worlds), results, say)
     if options.programs:
         return _compare(options)
-    if options.stages:
+    stages = (options.stages, options.stage_queries, options.stage_streaming)
+    if any(stages):
         from penstock_torture.stages.command import torture_stages
 
-        return 1 if torture_stages(range(options.seed, options.seed + options.stages), say) else 0
+        return 1 if torture_stages(options.seed, stages, say) else 0
     if options.session or options.query:
         return _hold(options)
     from penstock.spark.session import open_session

@@ -18,7 +18,6 @@ from penstock.checkpoint.storage import pieces_of
 from penstock.record.key_groups import GroupOwners, group_range
 from penstock.stream.chain import Chain, Chunk, StepContext
 from penstock.stream.steps import step_of
-from penstock.stream.watermark import LEAST
 from penstock.stream.watermarks import EventTimeProgress
 from penstock.testing import VirtualClock
 
@@ -178,6 +177,3 @@ class Checkpoints:
             needed.add(file)
             state[name] = self._files[file]
         return state
-
-
-__all__ = ["GROUPS", "LEAST", "TINY", "WIDTHS", "Checkpoints", "State", "Tasks", "groups_of", "tiny_thresholds"]
