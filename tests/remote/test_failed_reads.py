@@ -21,7 +21,8 @@ from penstock.remote import messages as ask
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import Spot
-from penstock.remote.store import MergedFiles, StoreOptions, WriteJob
+from penstock.remote.merged_disk import WriteJob
+from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import BulkFrame
 from penstock.testing.waiting import eventually
@@ -63,7 +64,7 @@ def test_a_read_that_fails_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         holdings = WorkerHoldings(MergedFiles(StoreOptions((tmp_path,), reserve=0)), 64 << 20)
         spot = Spot(0, 0, len(DATA))
         written: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        holdings.store.write(WriteJob(spot, memoryview(DATA), written.set_result))
+        holdings.store.write(WriteJob(spot, memoryview(DATA), written.set_result, lambda: None))
         assert await written is None
         holdings.dataset("app", "rows").restore(WRITER, "p", {0: (1, len(DATA), 1)}, {0: [spot]})
         monkeypatch.setattr(os, "preadv", failing)

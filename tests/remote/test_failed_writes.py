@@ -20,8 +20,8 @@ from penstock.remote import messages as ask
 from penstock.remote.blocks import HEAD, BlockHead, charge
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import BlockFate, MergedDataset
+from penstock.remote.merged_disk import WriteJob
 from penstock.remote.pushed import DAMAGED, FATES, TAKEN, PushSession
-from penstock.remote.store import WriteJob
 from penstock.remote.wire import ACK, BulkFrame
 from penstock.services.remote.push_queue import PushedBlock, PushQueue
 from penstock.shuffle import DatasetId, PartitionId
@@ -52,6 +52,10 @@ class Disk:
         """A block waits for the disk."""
         self.jobs.append(job)
 
+    def placed(self, path: int) -> int:
+        """A new file lies where its number says."""
+        return path
+
     def remove(self, paths: Sequence[int]) -> None:
         """Files go."""
         self.removed += paths
@@ -59,7 +63,9 @@ class Disk:
     def answer(self, *errors: OSError | None) -> None:
         """The next writes are over."""
         for error in errors:
-            self.jobs.pop(0).done(error)
+            job = self.jobs.pop(0)
+            job.done(error)
+            job.let_go()
 
 
 class Worker:

@@ -15,7 +15,8 @@ import pytest
 
 from penstock.errors import PartitionReleasedError
 from penstock.remote.merged import Spot
-from penstock.remote.store import MergedFiles, StoreOptions, WriteJob
+from penstock.remote.merged_disk import WriteJob
+from penstock.remote.store import MergedFiles, StoreOptions
 
 SIZE = 300_001
 
@@ -36,7 +37,7 @@ def with_files(folder: Path, use: Callable[[MergedFiles], Coroutine[Any, Any, No
 async def write(files: MergedFiles, path: int, data: bytes) -> None:
     """Have a block written, and wait for it."""
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    files.write(WriteJob(Spot(path, 0, len(data)), memoryview(data), done.set_result))
+    files.write(WriteJob(Spot(path, 0, len(data)), memoryview(data), done.set_result, lambda: None))
     assert await done is None
 
 

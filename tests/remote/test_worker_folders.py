@@ -10,7 +10,8 @@ import pytest
 
 from penstock.errors import PartitionReleasedError, SettingError
 from penstock.remote.merged import Spot
-from penstock.remote.store import MergedFiles, StoreOptions, WriteJob
+from penstock.remote.merged_disk import WriteJob
+from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.worker_index import INDEX_NAME, CommittedWriter
 
 SIZE = 100
@@ -20,7 +21,7 @@ async def written(files: MergedFiles, path: int, *, commits: bool) -> None:
     """Have a block in a file, and its writer commit."""
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     spot = Spot(path, 0, SIZE)
-    files.write(WriteJob(spot, memoryview(bytes(SIZE)), done.set_result))
+    files.write(WriteJob(spot, memoryview(bytes(SIZE)), done.set_result, lambda: None))
     assert await done is None
     if commits:
         await files.settle([path], CommittedWriter("app", "data", path, "p", {0: (1, 2, 3)}, {0: [spot]}))

@@ -3,7 +3,7 @@
 
 Rules: a call to the system that touches a disk (`open`, `mkdir`, `statvfs` too) has no deadline: a disk that hangs
 gives the thread back when it likes. So each disk has a few threads of its own, and says for how long the oldest call
-has been under way: one of more than `HANGS_SECONDS` hangs. Its calls that wait in line wait on: who asks decides.
+has been under way: one of more than `HANGS_SECONDS` hangs. Calls that wait in line wait on, or are given up.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -27,10 +27,20 @@ class DiskThreads:
         self._pool = ThreadPoolExecutor(threads, name)
         self._began: dict[object, float] = {}
         """The calls that are under way."""
+        self._asked: set[Future[Any]] = set()
+        """Those, and the ones that wait in line."""
 
     def run(self, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
-        """Call this in a thread."""
-        return asyncio.get_running_loop().run_in_executor(self._pool, self._timed, call, arguments)
+        """Call this in a thread; cancelled where it is given up before it has begun."""
+        asked = self._pool.submit(self._timed, call, arguments)
+        self._asked.add(asked)
+        asked.add_done_callback(self._asked.discard)
+        return asyncio.wrap_future(asked)
+
+    def give_up(self) -> None:
+        """Give up all calls that have not begun."""
+        for asked in list(self._asked):
+            asked.cancel()
 
     def waited(self, now: float) -> float:
         """The seconds for which the oldest call has been under way; 0 where there is none."""

@@ -72,8 +72,9 @@ class WorkerHoldings:
 
     def _paths(self) -> Iterator[int]:
         while True:
-            self._next_path += 1
-            yield self._next_path - 1
+            path = self.store.placed(self._next_path)
+            self._next_path = path + 1
+            yield path
 
     def drop(self, application: str, name: str, writers: tuple[int, ...]) -> None:
         """Nobody needs what these writers have."""

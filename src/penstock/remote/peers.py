@@ -22,7 +22,7 @@ from penstock.connection.opening import Opener, OpeningSettings
 from penstock.connection.principals import KeyFile, Principal
 from penstock.connection.protection import Protection
 from penstock.connection.transport import Endpoint, Listener, is_loopback, join_host
-from penstock.errors import AuthenticationError, SettingError
+from penstock.errors import AuthenticationError, EnvironmentLostError, SettingError
 from penstock.remote.wire import PeerLogic
 from penstock.shuffle.requests import Request
 
@@ -177,6 +177,15 @@ class Way:
         """Connect; raises EnvironmentLostError where nobody is there, AuthenticationError."""
         endpoint = await self._opener.open(self.address)
         return FrameConnection(endpoint, logic, lambda _, __: None)
+
+
+async def answered(logic: PeerLogic, request: Request[Any], seconds: float) -> Any:
+    """The answer; EnvironmentLostError where none comes for so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asked(logic, request)
+    except TimeoutError:
+        raise EnvironmentLostError(f"it gave no answer for {seconds:g} s") from None
 
 
 def asked(logic: PeerLogic, request: Request[Any]) -> asyncio.Future[Any]:

@@ -19,8 +19,8 @@ from penstock.remote import messages as ask
 from penstock.remote.blocks import BLOCK_BYTES, HEAD, BlockHead, charge, is_whole, read_head
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import BlockFate, MergedDataset, Spot
+from penstock.remote.merged_disk import WriteJob
 from penstock.remote.peers import user_of
-from penstock.remote.store import WriteJob
 from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, plain_memory
 from penstock.remote.worker_index import CommittedWriter
 
@@ -123,10 +123,13 @@ class PushSession:
 
         def done(error: Exception | None) -> None:
             self._holdings.users.moved(self._user, len(data), time.monotonic() - began)
-            self._holdings.memory.give(data)
-            self._written(dataset, head, spot, nbytes, error)
+            self._written(dataset, head, spot, error)
 
-        self._holdings.store.write(WriteJob(spot, data, done))
+        def let_go() -> None:
+            self._holdings.memory.give(data)
+            self._holdings.stored(self._number, nbytes)
+
+        self._holdings.store.write(WriteJob(spot, data, done, let_go))
 
     def look(self, now: float) -> None:
         """See whether what was promised is used; end the connection if it is not."""
@@ -146,14 +149,11 @@ class PushSession:
             self._holdings.stored(self._number, self._arriving)
         self._holdings.leave(self._number)
 
-    def _written(
-        self, dataset: MergedDataset, head: BlockHead, spot: Spot, nbytes: int, error: Exception | None
-    ) -> None:
+    def _written(self, dataset: MergedDataset, head: BlockHead, spot: Spot, error: Exception | None) -> None:
         if error is not None:
             dataset.failed(head)
         is_stored = error is None and dataset.stored(head, spot)
         self._acknowledge(head, TAKEN if is_stored else FATES[BlockFate.FULL])
-        self._holdings.stored(self._number, nbytes)
 
     def _refuse(self, head: BlockHead, verdict: int, data: memoryview, nbytes: int) -> None:
         self._acknowledge(head, verdict)

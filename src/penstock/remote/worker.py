@@ -26,7 +26,7 @@ from penstock.remote import messages as ask
 from penstock.remote.block_memory import KEPT_SECONDS
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.peers import Entrance, ServiceAccess, Way, application_of, asked
-from penstock.remote.pushed import UNUSED_SECONDS, PushSession
+from penstock.remote.pushed import PushSession
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import BulkFrame, PeerLogic, Serve
@@ -82,7 +82,7 @@ class RemoteWorker:
     async def run(self) -> None:
         """Serve until it may leave, or is cancelled."""
         is_needed = True
-        looking = asyncio.gather(self._look_at_memory(), self._look_at_pushes())
+        looking = asyncio.gather(self._look_at_memory(), self._look())
         try:
             while not await self._serve_manager():
                 _LOG.error("the manager has given this worker up: it comes again, and hears what is needed of it")
@@ -90,6 +90,7 @@ class RemoteWorker:
         finally:
             looking.cancel()
             self._entrance.close()
+            await self.holdings.store.finish()
             self.holdings.store.close(is_needed=is_needed)
 
     def entered(self, identity: str) -> PeerLogic:
@@ -129,10 +130,11 @@ class RemoteWorker:
             await asyncio.sleep(KEPT_SECONDS)
             self.holdings.memory.look()
 
-    async def _look_at_pushes(self) -> None:
-        """End the connections of those who keep memory, and send nothing."""
+    async def _look(self) -> None:
+        """See how the disks are, and end the connections of those who keep memory, and send nothing."""
         while True:
-            await asyncio.sleep(UNUSED_SECONDS / 5)
+            await asyncio.sleep(_BEAT_SECONDS)
+            self.holdings.store.look()
             for session in list(self._pushes.values()):
                 session.look(time.monotonic())
 

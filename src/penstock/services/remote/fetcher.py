@@ -10,12 +10,15 @@ Rules:
   of its producers.
 - A connection that breaks, and a stream with a damaged block, are begun again; channels drop what they have already.
   A second damage at the same worker is one of its disk.
+- A worker that may send, and from which nothing comes for `retryTimeout`, is gone. So is one that nobody reaches for
+  so long after the last bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -42,7 +45,7 @@ from penstock.plugin.partition_errors import about
 from penstock.remote import messages as ask
 from penstock.remote.blocks import HEAD, LEAST_CREDIT, BlockHead, read_blocks
 from penstock.remote.partition_states import RemoteState
-from penstock.remote.peers import Way, asked
+from penstock.remote.peers import Way, answered
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
 from penstock.services.remote.lines import ManagerLine
 from penstock.shuffle import EndOfPartition, PartitionId
@@ -50,6 +53,7 @@ from penstock.shuffle import EndOfPartition, PartitionId
 _AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.25)
 _PAUSE_SECONDS = 0.1
 _DAMAGES = 2
+_LOOKS = 10
 _STEPS = 4
 """The parts in which credit goes back: a word for each block would cost both sides a wake-up."""
 _LONGEST_STEP = 64 << 20
@@ -247,11 +251,12 @@ class Fetcher:
     async def _read(self, source: _Source, credit: int, members: Mapping[int, WantedChannel]) -> None:
         """Read a source to its end, over as many connections as that takes."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._settings.retry_timeout
+        patience = self._settings.retry_timeout
+        end = loop.time() + patience
         blamed = members[next(iter(source.writers.values()))]
         while True:
             try:
-                stream = FetchStream(source.writers, self._give)
+                stream = FetchStream(source.writers, self._give, patience)
                 await stream.read(self._way(source, blamed), source, credit)
                 break
             except (IncompleteDataError, PartitionReleasedError) as error:
@@ -272,7 +277,7 @@ class Fetcher:
                 found = await self._refuse_what_is_lost(members)
                 if source.dataset in found.located:
                     source.address = found.located[source.dataset].addresses.get(source.name, source.address)
-                if loop.time() > end:
+                if loop.time() > max(end, stream.moved + patience):
                     raise _told(blamed, PartitionLostError, f"is lost: {cause}") from error
                 await asyncio.sleep(_PAUSE_SECONDS)
         for channel in source.writers.values():
@@ -317,7 +322,13 @@ class Fetcher:
 class FetchStream:
     """One stream over one connection."""
 
-    def __init__(self, writers: Mapping[int, int], give: Callable[[Fetched], None]) -> None:
+    def __init__(self, writers: Mapping[int, int], give: Callable[[Fetched], None], patience: float) -> None:
+        self.moved = -math.inf
+        """The time at which the last bytes came."""
+        self._patience = patience
+        self._owed = 0
+        """The credit that the worker has, and since when it has enough for a block."""
+        self._since = 0.0
         self.sums: dict[int, list[EndOfPartition]] = {}
         self._writers = writers
         self._give = give
@@ -340,10 +351,14 @@ class FetchStream:
             files = struct.pack(f"<{len(source.files)}I", *source.files)
             owner, grant = source.located.owner, source.located.grant
             wanted = ask.OpenReader(0, source.dataset, tuple(source.writers), files, credit, owner, grant)
-            reading = await asked(logic, wanted)
+            reading = await answered(logic, wanted, self._patience)
+            self._owe(credit)
             for writer, _, rows, nbytes, checksum in READ_SUM.iter_unpack(reading.sums):
                 self.sums.setdefault(self._writers[writer], []).append(EndOfPartition(rows, nbytes, checksum))
             self._left += reading.size
+            while self._left and not self._done.done():
+                await asyncio.wait([self._done], timeout=self._patience / _LOOKS)
+                self._refuse_silence()
             if self._left:
                 await self._done
         finally:
@@ -353,6 +368,8 @@ class FetchStream:
     def _came(self, body: memoryview) -> None:
         """A run of blocks has come: it is theirs in full, or nobody gets any of it."""
         data = body[PAIR.size :]
+        self.moved = self._since = self._loop.time()
+        self._owed -= len(data)
         try:
             blocks = list(read_blocks(data))
         except IncompleteDataError as error:
@@ -388,6 +405,17 @@ class FetchStream:
     def _more(self, size: int) -> None:
         if self._logic is not None:
             self._logic.send_bulk(BulkFrame.CREDIT, PAIR.pack(0, size))
+            self._owe(size)
+
+    def _owe(self, size: int) -> None:
+        if self._owed < LEAST_CREDIT:
+            self._since = self._loop.time()
+        self._owed += size
+
+    def _refuse_silence(self) -> None:
+        """Give up a worker that may send, and does not."""
+        if self._owed >= LEAST_CREDIT and self._loop.time() - self._since > self._patience:
+            self._fail(EnvironmentLostError(f"it has sent nothing for {self._patience:g} s"))
 
 
 def aligned_memory(_: int, length: int) -> memoryview:

@@ -19,6 +19,7 @@ from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
 _ANSWER_SECONDS = 15.0
+_LEAST_SECONDS = 0.5
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -71,7 +72,9 @@ class ManagerLine:
         end, turn = loop.time() + limit, 0
         while True:
             try:
-                return cast("A", await self._answer(await self._connected(), request))
+                logic = await self._connected()
+                left = max(_LEAST_SECONDS, min(_ANSWER_SECONDS, end - loop.time()))
+                return cast("A", await self._answer(logic, request, left))
             except NoStorageError:
                 raise
             except (EnvironmentLostError, StorageError) as error:
@@ -86,16 +89,16 @@ class ManagerLine:
                 turn += 1
                 await asyncio.sleep(pause)
 
-    async def _answer(self, logic: PeerLogic, request: Request[A]) -> Any:
+    async def _answer(self, logic: PeerLogic, request: Request[A], seconds: float) -> Any:
         """The answer over this connection, which is given up where none comes: something may have been lost on it."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await asked(logic, request)
         except TimeoutError:
             if self._logic is logic:
                 self.close()
                 self._logic = None
-            raise EnvironmentLostError(f"it gave no answer for {_ANSWER_SECONDS:g} s") from None
+            raise EnvironmentLostError(f"it gave no answer for {seconds:.0f} s") from None
 
     def close(self) -> None:
         """Close the connection; idempotent."""

@@ -58,6 +58,11 @@ class PushQueue:
         """True if nothing waits and nothing is under way."""
         return not (self._waiting or self._announced or self._under_way or self._again)
 
+    @property
+    def is_waiting(self) -> bool:
+        """True if the worker owes a word: memory for what was announced, or what became of what was sent."""
+        return bool(self._announced or self._under_way)
+
     def add(self, blocks: list[PushedBlock]) -> None:
         """These are to go after all others."""
         for block in blocks:

@@ -3,7 +3,8 @@
 
 Rules: all of it runs in the loop thread. A worker that takes no more of a file, and one that can't be reached and has
 nothing of this writer yet, are replaced: the manager names another. If a worker goes that has blocks of this writer,
-the partition is lost, and its task fails: it is produced again. The first error stays.
+the partition is lost, and its task fails: it is produced again. One that owes a word for longer than `retryTimeout`
+is gone, whatever it tells its manager: a disk may hang. The first error stays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.plugin.partition_errors import about
 from penstock.remote import messages as ask
-from penstock.remote.peers import Way, asked
+from penstock.remote.peers import Way, answered, asked
 from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic
 from penstock.services.remote.lines import ManagerLine
 from penstock.services.remote.push_queue import PushedBlock, PushQueue
@@ -56,6 +57,7 @@ class WorkerPush:
         self.way = way
         self._entered = entered
         self._begins: dict[int, int] = {}
+        self._heard = 0.0
         self._connection: FrameConnection[Any] | None = None
         self.logic: PeerLogic | None = None
 
@@ -64,12 +66,16 @@ class WorkerPush:
         """True if something of this writer is, or may be, there."""
         return bool(self.ends)
 
-    async def connect(self) -> None:
-        """Connect, and say who pushes; raises EnvironmentLostError, StaleError."""
+    def silent(self, now: float) -> float:
+        """The seconds for which the worker has owed a word; 0 for one that owes none, or is not connected."""
+        return now - self._heard if self.logic is not None and self.queue.is_waiting else 0.0
+
+    async def connect(self, seconds: float) -> None:
+        """Connect, and say who pushes; raises EnvironmentLostError, also after so long, StaleError."""
         bulk = {BulkFrame.PROMISE: self._promised, BulkFrame.ACK: self._acknowledged}
         logic = PeerLogic({}, {int(kind): each for kind, each in bulk.items()}, lambda _: self._lost(logic))
         self._connection = await self.way.connect(logic)
-        await asked(logic, self._entering())
+        await answered(logic, self._entering(), seconds)
         self.logic = logic
         self.announce()
 
@@ -81,16 +87,19 @@ class WorkerPush:
 
     def announce(self) -> None:
         """Announce what the window has room for."""
+        if not self.queue.is_waiting:
+            self._heard = asyncio.get_running_loop().time()
         if self.logic is not None and (blocks := self.queue.announce()):
             lengths = struct.pack(f"<{len(blocks)}I", *(block.length for block in blocks))
             self.logic.send_bulk(BulkFrame.WANT, lengths)
 
-    async def commit(self, partition: PartitionId, writer: int) -> None:
-        """Say that all is there; raises what the worker answers, EnvironmentLostError."""
+    async def commit(self, partition: PartitionId, writer: int, seconds: float) -> None:
+        """Say that all is there; raises what the worker answers, EnvironmentLostError, TimeoutError."""
         assert self.logic is not None  # noqa: S101 - it has acknowledged all, or was connected again
         sums = b"".join(SUM.pack(file, s.rows, s.nbytes, s.checksum) for file, s in self.sums.items())
         ends = b"".join(PAIR.pack(file, end) for file, end in self.ends.items())
-        await asked(self.logic, ask.CommitPushed(partition, writer, sums, ends))
+        async with asyncio.timeout(seconds):
+            await asked(self.logic, ask.CommitPushed(partition, writer, sums, ends))
 
     def close(self) -> None:
         """Hang up; idempotent."""
@@ -103,11 +112,13 @@ class WorkerPush:
         return dataclasses.replace(self._entered, begins=begins)
 
     def _promised(self, body: memoryview) -> None:
+        self._heard = asyncio.get_running_loop().time()
         for block in self.queue.promised(struct.unpack("<I", body)[0]):
             assert self.logic is not None  # noqa: S101 - it is what this came over
             self.logic.send_rows(BulkFrame.PUSH, b"", (block.head, *block.parts), _nothing)
 
     def _acknowledged(self, body: memoryview) -> None:
+        self._heard = asyncio.get_running_loop().time()
         try:
             for _, file, number, verdict in ACK.iter_unpack(body):
                 block = self.queue.acknowledged(file, number, verdict)
@@ -132,6 +143,7 @@ class Pusher:
 
     def __init__(self, line: ManagerLine, begun: ask.StartPartition, wake: Callable[[], None]) -> None:
         self._line = line
+        self._patience = line.access.settings.retry_timeout
         self._begun = begun
         self._wake = wake
         self._workers: dict[str, WorkerPush] = {}
@@ -236,11 +248,21 @@ class Pusher:
                     await self._move(worker, full, "its disk takes no more")
                 if worker.logic is None and not worker.queue.is_empty:
                     await self._connect(worker)
+                if worker.silent(asyncio.get_running_loop().time()) > self._patience:
+                    await self._replace(worker, f"it has taken nothing for {self._patience:g} s")
                 await self._wait()
         except PenstockError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the task waiting
             self.fail(ControlError(f"{self._begun.partition} could not be pushed: {error!r}"))
+
+    async def _replace(self, worker: WorkerPush, cause: str) -> None:
+        """Have another worker take the place of one that says nothing; PartitionLostError where that is too late."""
+        worker.close()
+        if worker.has_blocks:
+            await self._line.ask(ask.Suspect(worker.name, cause))
+            raise self._lost(worker.name, f"{cause} (spark.penstock.remote.retryTimeout)")
+        await self._move(worker, worker.queue.take_all(), cause)
 
     async def _stay_known(self) -> None:
         """Tell the manager that the writer is there, as it gives up silent ones; hear that it was given up."""
@@ -257,11 +279,10 @@ class Pusher:
     async def _connect(self, worker: WorkerPush) -> None:
         """Connect, or have another worker take its place; raises PartitionLostError where that is too late."""
         loop = asyncio.get_running_loop()
-        patience = self._line.access.settings.retry_timeout
-        began = loop.time()
+        patience, began = self._patience, loop.time()
         while not self._is_over:
             try:
-                await worker.connect()
+                await worker.connect(patience)
                 return
             except AuthenticationError:
                 raise
@@ -308,10 +329,12 @@ class Pusher:
             try:
                 if worker.logic is None:
                     await self._connect(worker)
-                await worker.commit(self._begun.partition, self._begun.writer)
+                await worker.commit(self._begun.partition, self._begun.writer, self._patience)
                 return
             except EnvironmentLostError:
                 continue
+            except TimeoutError:
+                raise self._lost(worker.name, f"it has not committed for {self._patience:g} s") from None
         raise self._lost(worker.name, "it went while the partition was committed")
 
     def _lost(self, name: str, cause: str) -> PenstockError:

@@ -42,6 +42,8 @@ NAME = "remote"
 _CLOSE_SECONDS = 3.0
 _REACH_SECONDS = 3.0
 _AGAIN_SECONDS = 1.0
+_WATCH_SECONDS = 60.0
+"""The manager answers when it has something to say, or after some seconds, whatever `retryTimeout` is."""
 _IDENTITY_BYTES = 16
 _LOG = logging.getLogger(__name__)
 
@@ -182,7 +184,7 @@ class RemoteMaster:
         last = 0
         while True:
             try:
-                losses = await self._client.ask(WatchLosses(last))
+                losses = await self._client.ask(WatchLosses(last), _WATCH_SECONDS)
             except PenstockError as error:
                 _LOG.warning("the remote shuffle service can't say what it has lost: %s", error)
                 await asyncio.sleep(_AGAIN_SECONDS)
