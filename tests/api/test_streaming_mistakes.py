@@ -20,7 +20,7 @@ from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.modes import in_mode, output_mode
 from penstock.api.streaming.options import Options
-from penstock.api.streaming.places import checkpoints_at
+from penstock.api.streaming.places import one_spelling
 from penstock.api.streaming.refusals import (
     refuse_one_folder,
     refuse_scattered,
@@ -460,7 +460,7 @@ def test_a_location_is_the_same_in_any_spelling(
 ) -> None:
     """It tells queries apart: in another spelling a query would take its location from the one that runs already."""
     monkeypatch.chdir(tmp_path)
-    assert checkpoints_at(spelling.format(tmp_path / "checkpoints", "checkpoints")) == str(tmp_path / "checkpoints")
+    assert one_spelling(spelling.format(tmp_path / "checkpoints", "checkpoints")) == str(tmp_path / "checkpoints")
 
 
 def test_a_query_of_a_cluster_needs_a_location() -> None:

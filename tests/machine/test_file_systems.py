@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import readParquet
-from penstock.api.streaming.places import checkpoints_at, filesystem_of
+from penstock.api.streaming.places import filesystem_of, one_spelling
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.machine.locations import FILESYSTEMS, here, is_here
 from penstock.stream.arriving_files import FilesSource
@@ -63,7 +63,7 @@ def test_a_location_of_checkpoints_is_seen_through_it(tmp_path: Path) -> None:
         "delete_dir",
     }
     assert expected <= Noted.calls
-    assert checkpoints_at(f"file:{tmp_path}") == str(tmp_path)
+    assert one_spelling(f"file:{tmp_path}") == str(tmp_path)
 
 
 def test_a_sink_and_a_source_of_files_are_seen_through_it(tmp_path: Path) -> None:

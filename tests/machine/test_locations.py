@@ -20,7 +20,7 @@ from penstock.api.streaming.places import filesystem_of
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import PartStorage
 from penstock.errors import PlanError, SettingError
-from penstock.machine.locations import at_uri, is_uri
+from penstock.machine.locations import at_uri, is_uri, path_here
 from penstock.stream.folder_looks import listed
 from penstock.testing.local_runner import run_local
 
@@ -89,3 +89,17 @@ def test_a_name_that_is_no_text_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=r"a file whose name is not UTF-8: .*caf\\xe9.*: rename it"):
             read()
+
+
+@pytest.mark.parametrize(
+    "spelling", ["{0}/x", "{0}/x/", "{0}//x/.", "{0}/d/../x", "file:///{0}/d/../x/", "file:{0}/x/"]
+)
+def test_a_folder_of_this_machine_has_one_spelling(tmp_path: Path, spelling: str) -> None:
+    """The one in which it is; `..` behind a link leads where the system goes, and the names of links stay else."""
+    (tmp_path / "x").mkdir()
+    (tmp_path / "d").mkdir()
+    named = spelling.format(tmp_path).replace("file:////", "file:///")
+    assert (at_uri(named)[1] if is_uri(named) else path_here(named)) == str(tmp_path / "x")
+    (tmp_path / "link").symlink_to(tmp_path / "d" / "e")
+    assert path_here(f"{tmp_path}/link/../x") == str(tmp_path / "d" / "x")
+    assert path_here(f"{tmp_path}/link/x/") == str(tmp_path / "link" / "x")

@@ -21,12 +21,12 @@ from penstock.api.bad_lines import BadLines
 from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.json_lines import JsonLines
 from penstock.api.line_formats import TextLines
-from penstock.errors import SchemaError
+from penstock.errors import SchemaError, SettingError
 from penstock.stream import file_rows
 from penstock.stream.arriving_files import FilesReader, FilesSource, World
 from penstock.stream.file_progress import FileProgress
 from penstock.stream.file_rows import FileFormat, LineFileFormat, ParquetFileFormat
-from penstock.stream.folder_looks import LooksAtOnce
+from penstock.stream.folder_looks import LooksAtOnce, listed
 
 SCHEMA = pa.schema([("n", pa.int64())])
 FORMATS: dict[str, FileFormat] = {
@@ -128,10 +128,10 @@ def test_a_folder_that_is_slow_to_list_is_listed_more_seldom(tmp_path: Path) -> 
 
     slow = SlowFolder(pafs.LocalFileSystem(), str(tmp_path), FORMATS["txt"])
     reader = FilesReader(slow, (0, 1), FileProgress(), World(LooksAtOnce(), lambda: now[0]))
-    for listed in range(3):
+    for number in range(3):
         assert reader.poll(10) is None
         wake = reader.wake_at
-        assert wake == pytest.approx(2.0 + 42.0 * listed + 40.0)
+        assert wake == pytest.approx(2.0 + 42.0 * number + 40.0)
         now[0] = wake or 0.0
 
 
@@ -205,6 +205,16 @@ def test_files_of_several_schemas_are_one_stream(tmp_path: Path) -> None:
         pq.write_table(pa.table(rows_), tmp_path / "f")
         found += [batch for _, batch in format_.rows(pafs.LocalFileSystem(), str(tmp_path / "f"), (0, 0))]
     assert pa.Table.from_batches(found, format_.schema).to_pylist() == [{"n": 1, "word": None}, {"n": 2, "word": "a"}]
+
+
+def test_a_partitioned_folder_is_refused(tmp_path: Path) -> None:
+    """Its rows would be missed without a word; other folders, and hidden ones, are no rows of it."""
+    for name in ("old", "_delta=1", "f.txt"):
+        (tmp_path / name).mkdir()
+    assert list(listed(pafs.LocalFileSystem(), str(tmp_path))) == []
+    (tmp_path / "day=3").mkdir()
+    with pytest.raises(SettingError, match="is partitioned: it has the folder day=3, and readStream reads"):
+        listed(pafs.LocalFileSystem(), str(tmp_path))
 
 
 def test_a_folder_is_the_same_source_by_whatever_path(tmp_path: Path) -> None:

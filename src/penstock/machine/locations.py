@@ -15,6 +15,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
@@ -33,8 +34,21 @@ def at_uri(location: str) -> tuple[pafs.FileSystem, str]:
     start = next((start for start in _HERE if location.startswith(start)), None)
     if start is None or (location.startswith("file://") and start == "file:/"):
         filesystem, path = pafs.FileSystem.from_uri(location)
-        return _as_seen(filesystem), path
-    return here(), unquote(location[len(start) - 1 :])
+        return _as_seen(filesystem), path.rstrip("/") or path
+    return here(), path_here(unquote(location[len(start) - 1 :]))
+
+
+def path_here(path: str) -> str:
+    """A path of this machine in one spelling: absolute, without `.`, `..`, a `/` at its end and a `~` for the home.
+
+    Names of links stay, but in front of a `..`, which is the folder around the one that a link leads to.
+    """
+    plain = Path(path).expanduser() if path == "~" or path.startswith("~/") else Path(path)
+    parts = plain.absolute().parts
+    if ".." not in parts:
+        return str(plain.absolute())
+    behind = len(parts) - parts[::-1].index("..")
+    return str(Path(os.path.realpath(Path(*parts[:behind])), *parts[behind:]))
 
 
 def here() -> pafs.FileSystem:

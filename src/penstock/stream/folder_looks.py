@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow.fs as pafs
 
+from penstock.errors import SettingError
 from penstock.machine.locations import names_in
 from penstock.stream.known_files import DAY_NANOS, Hashes, KnownFiles, hashes_of
 
@@ -119,14 +120,20 @@ class _Thread(threading.Thread):
 
 
 def listed(filesystem: pafs.FileSystem, folder: str) -> Listed:
-    """The files of a folder that are to be read; raises OSError, and ValueError for a name that is none."""
+    """The files of a folder that are to be read; raises OSError, and ValueError for a name that is none.
+
+    Raises SettingError for a folder that is partitioned: rows in folders such as `day=3` would be missed.
+    """
     found = filesystem.get_file_info(pafs.FileSelector(folder))
     with names_in(folder):
-        return [
-            (info.mtime_ns or 0, info.base_name, info.size or 0)
-            for info in found
-            if info.is_file and not info.base_name.startswith(_HIDDEN)
-        ]
+        seen = [info for info in found if not info.base_name.startswith(_HIDDEN)]
+        parts = [info.base_name for info in seen if not info.is_file and "=" in info.base_name]
+        if parts:
+            raise SettingError(
+                f"{folder} is partitioned: it has the folder {min(parts)}, and readStream reads the files of one"
+                " folder, none of folders in it: read that folder, or have the files put beside each other"
+            )
+        return [(info.mtime_ns or 0, info.base_name, info.size or 0) for info in seen if info.is_file]
 
 
 def look(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from penstock.api.parquet_sink import file_schema
 from penstock.api.paths import stored_at
 from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
+from penstock.api.streaming.places import one_spelling
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_nullable
 from penstock.stream.commit_sink import CommitSink
@@ -35,7 +35,7 @@ def delta_source(options: Options, path: str | None) -> DeltaSource:
     if not path:
         raise PlanError("readStream.format('delta') needs a path: load(path)")
     library = delta_library()
-    uri = path if "://" in path else str(Path(path).expanduser().absolute())
+    uri = one_spelling(path)
     if not library.DeltaTable.is_deltatable(uri):
         raise PlanError(f"readStream: {uri} is no Delta table: make it first, its rows may come later")
     table = library.DeltaTable(uri)
@@ -68,7 +68,7 @@ def delta_sink(
         )
     refuse_keys(schema, keys)
     library = delta_library()
-    uri = path if "://" in path else str(Path(path).expanduser().absolute())
+    uri = one_spelling(path)
     try:
         columns = library.Schema.from_arrow(as_nullable(schema))
     except Exception as error:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.habits import INSTEAD_OF_QUERY, missing_step
 from penstock.api.streaming.frames import QueryFrames
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED
-from penstock.api.streaming.places import checkpoints_at
+from penstock.api.streaming.places import one_spelling
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause, timestamp
 from penstock.errors import ControlError, JobCancelledError, PenstockError
 from penstock.graph import JobGraph, explain_graph
@@ -225,7 +225,7 @@ class StreamingQuery:
         Raises ControlError where it could not be cancelled either, and may go on.
         """
         if savepoint is not None:
-            self._savepoint.ask(checkpoints_at(savepoint), is_active=self.isActive)
+            self._savepoint.ask(one_spelling(savepoint), is_active=self.isActive)
         self._end_well(timeout)
         self._savepoint.check(self._error)
 
@@ -249,7 +249,7 @@ class StreamingQuery:
         that one. Raises CheckpointError where it failed, TimeoutError after `timeout` seconds; the query goes on.
         """
         take = functools.partial(self._started.master.checkpoint, self._started.handle.job, timeout)
-        return take() if savepoint is None else saved(self._started.save, checkpoints_at(savepoint), take)
+        return take() if savepoint is None else saved(self._started.save, one_spelling(savepoint), take)
 
     def explain(self) -> None:
         """Print its plan: stages, operators, exchanges and the task slots it holds."""

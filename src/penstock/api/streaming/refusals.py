@@ -13,7 +13,7 @@ from penstock.api.lineage import (
     Step,
     in_order,
 )
-from penstock.api.streaming.places import checkpoints_at
+from penstock.api.streaming.places import one_spelling
 from penstock.errors import PlanError
 from penstock.graph import JobGraph
 from penstock.operators.exchanges import hash_exchange
@@ -80,7 +80,7 @@ def refuse_one_folder(branches: tuple[Step, ...], sink: object, location: str) -
 
     if not isinstance(sink, FolderSink):
         return
-    if location and checkpoints_at(location) == sink.folder:
+    if location and one_spelling(location) == sink.folder:
         raise PlanError(
             f"writeStream: {sink.folder} is also the checkpointLocation, whose files are no rows: give the query a "
             "folder of its own for checkpoints"

@@ -20,7 +20,7 @@ from penstock.api.streaming.batches import BatchFunction, for_each_batch, refuse
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.modes import COMPLETE, comes_by_key, in_mode, output_mode
 from penstock.api.streaming.options import TakesOptions
-from penstock.api.streaming.places import checkpoints_at
+from penstock.api.streaming.places import one_spelling
 from penstock.api.streaming.queries import streams
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery
 from penstock.api.streaming.refusals import (
@@ -147,7 +147,7 @@ class StreamWriter(TakesOptions):
         location = settings.streaming.checkpoint_location
         is_kept = bool(location)
         refuse_scattered(is_kept=is_kept, is_local=runtime.is_local)
-        location = checkpoints_at(location) if is_kept else ""
+        location = one_spelling(location) if is_kept else ""
         # An id that a later run finds again without reading anything.
         id_ = str(uuid.uuid5(uuid.NAMESPACE_URL, location) if is_kept else uuid.uuid4())
         streams(session).refuse_twice(id_, self._name)
@@ -269,7 +269,7 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
         recover_without_in_flight=streaming.recover_without_in_flight,
         rescale_by_function=streaming.rescale_by_function,
         persist_in_flight=streaming.persist_in_flight,
-        savepoint=checkpoints_at(streaming.savepoint) if streaming.savepoint else "",
+        savepoint=one_spelling(streaming.savepoint) if streaming.savepoint else "",
     )
 
 
