@@ -29,7 +29,7 @@ from penstock.record import PartitionerSpec
 from penstock.stream.kafka_client import KafkaSettings, binary_column, kafka_library
 from penstock.stream.kafka_offsets import EARLIEST, KafkaStart
 from penstock.stream.kafka_sink import MARKERS, KafkaSink, KafkaWriter, _up_to, check_columns
-from penstock.stream.kafka_source import KafkaReader, KafkaSource
+from penstock.stream.kafka_source import HEADERS, KafkaReader, KafkaSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE, wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
@@ -359,6 +359,46 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, str], error: t
     with pytest.raises(error) as caught:
         kafka_source(given)
     assert words in str(caught.value)
+
+
+def test_a_row_that_is_too_large_is_refused_ahead_of_its_checkpoint(cluster: KafkaSettings) -> None:
+    """By its key, with the client's limit; a mended query goes on from a checkpoint that does not hold it."""
+    pair = HEADERS.type.value_type
+    rows = pa.record_batch(
+        {
+            "key": pa.array([b"1", None, b"3", b"4"]),
+            "value": ["x", None, "y" * 1900, "z" * 1800],
+            "headers": pa.array([None, [], None, [{"key": "h", "value": b"w" * 170}]], pa.list_(pair)),
+        }
+    )
+    small = KafkaSettings((*cluster.given, ("message.max.bytes", "2000")))
+    with closing(KafkaSink(small, "q", "out").owned("000001-a").open(0, 1, [])) as writer:
+        writer.write(rows.slice(0, 3))
+        for start, words in (
+            (1, r"key b'4' is a message of 2,008 bytes, .* larger than kafka.message.max.bytes=2,000"),
+        ):
+            with pytest.raises(PlanError, match=words):
+                writer.write(rows.slice(start))
+        state = writer.prepare(1)
+    KafkaSink(small, "q", "out").owned("000002-b").open(0, 1, [state]).close()
+    assert {message.key() for message in brokers.messages(cluster, "out")} == {b"1", None, b"3"}
+
+
+def test_a_row_that_is_refused_for_good_is_named_and_is_sent_when_that_is_mended(cluster: KafkaSettings) -> None:
+    """The client tells of it when the transaction ends, as of a topic that is not there, or as it takes the row."""
+    given = (("allow.auto.create.topics", "false"), ("topic.metadata.propagation.max.ms", "100"))
+    sink = KafkaSink(KafkaSettings((*cluster.given, *given)), "q")
+    writer = sink.owned("000001-a").open(0, 1, [])
+    with closing(writer):
+        writer.write(pa.record_batch({"key": [b"1"], "topic": ["later"], "value": ["7"]}))
+        state = writer.prepare(1)
+        with pytest.raises(
+            PlanError, match=r"row with key b'1' for topic later .*make the topic.* start the query again"
+        ):
+            writer.commit(1)
+    brokers.put(cluster, "later", range(1), partitions=1)
+    sink.owned("000002-b").open(0, 1, [state]).close()
+    assert sorted(message.value() for message in brokers.messages(cluster, "later")) == [b"0", b"7"]
 
 
 def test_rows_that_are_no_messages_are_refused() -> None:

@@ -44,6 +44,23 @@ def of_client(name: str) -> Exception:
     return type("OfThatKind", (base,), {"__module__": module})("away")
 
 
+class Said:
+    """The client's own object of an error, which gives its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = lambda: name
+
+    def __str__(self) -> str:
+        return self.name()
+
+
+def in_vain(name: str) -> Exception:
+    """An error of a client that says of it that another try is in vain."""
+    error = of_client("confluent_kafka.KafkaException")
+    error.args = (Said(name),)
+    return error
+
+
 def away() -> CheckpointError:
     """A location that can't be reached at all."""
     error = CheckpointError("s3://nobody")
@@ -64,6 +81,7 @@ WORLD = [
     http.client.IncompleteRead(b""),
     away(),
     *map(of_client, sorted(CLIENTS)),
+    *map(in_vain, ("_TRANSPORT", "_ALL_BROKERS_DOWN", "NOT_ENOUGH_REPLICAS", "_FENCED")),
 ]
 USERS = [
     ValueError("x"),
@@ -77,6 +95,8 @@ USERS = [
     FencedError("x"),
     CheckpointError("no such channel"),
     of_client("their.storage.NoSuchBucket"),
+    type("TopicAuthorizationFailedError", (type(of_client("kafka.errors.KafkaError")),), {"retriable": False})("x"),
+    *map(in_vain, ("MSG_SIZE_TOO_LARGE", "TOPIC_AUTHORIZATION_FAILED", "_AUTHENTICATION")),
 ]
 
 

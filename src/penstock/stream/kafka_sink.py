@@ -11,6 +11,9 @@ The marker topic is compacted, so it stays as small as the number of writers. Re
 `includeTransaction` each row has a header with the name of its transaction: one whose name is in a marker counts,
 also for a reader that sees more.
 
+A row that is too large is refused ahead of its checkpoint, and one that the brokers refuse for good as it is sent
+(`kafka_refusals`).
+
 Limits: an epoch's rows must fit memory and a transaction of `transaction.timeout.ms`; the task stands while it sends.
 """
 
@@ -31,6 +34,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PlanError
 from penstock.stream.commit_sink import CommitId, refuse_other_target
 from penstock.stream.kafka_client import ASK_SECONDS, KafkaSettings, kafka_library
+from penstock.stream.kafka_refusals import Deliveries, refuse_too_large
 from penstock.stream.outside import outside
 
 HEADER = "penstock-transaction"
@@ -137,7 +141,8 @@ class KafkaWriter:
         self._transactions = KafkaTransactions(sink, sink.uid, subtask)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Take rows; raises PlanError for one that is too large to be sent."""
+        refuse_too_large(batch, self._sink.settings, self._sink.name, self._transactions.added)
         self._held.append(batch)
 
     def prepare(self, checkpoint: int) -> bytes:
@@ -179,7 +184,7 @@ class KafkaTransactions:
     def __init__(self, sink: KafkaSink, query: str, writer: int) -> None:
         self._sink = sink
         self._key = f"{query}-{writer}"
-        more = {"transactional.id": f"penstock-{self._key}"}
+        more = {"transactional.id": f"penstock-{self._key}", "delivery.report.only.error": True}
         self._producer = sink.settings.producer(**more)
         self._is_open = False
         self.cluster = ""
@@ -202,16 +207,28 @@ class KafkaTransactions:
     def send(self, version: int, batches: Iterator[pa.RecordBatch]) -> None:
         """Send rows and their marker; all are seen, or none."""
         name = f"{self._key}-{version}-{secrets.token_hex(4)}"
+        deliveries = Deliveries(self._sink.name)
         self._producer.begin_transaction()
         self._is_open = True
         headers = [(HEADER, name.encode())] if self._sink.includes_transaction else []
-        for batch in batches:
-            self._produce(batch, headers)
-        self._producer.produce(
-            self._sink.markers, msgpack.packb((version, name)), self._key.encode(), partition=_PARTITION
-        )
-        self._producer.commit_transaction(ASK_SECONDS)
+        try:
+            for batch in batches:
+                self._produce(batch, headers, deliveries)
+            with suppress(SystemError):  # the client's fault at a fatal error, of which the commit tells
+                self._producer.flush(ASK_SECONDS)
+            deliveries.refuse()  # ahead of the marker: who reads what is not committed sees none of rows that failed
+            marker, key, failed = msgpack.packb((version, name)), self._key.encode(), deliveries.failed
+            self._producer.produce(self._sink.markers, marker, key, partition=_PARTITION, on_delivery=failed)
+            self._producer.commit_transaction(ASK_SECONDS)
+        except kafka_library().KafkaException:
+            deliveries.refuse()
+            raise
         self._is_open = False
+
+    @property
+    def added(self) -> int:
+        """The bytes that each row gets besides its own."""
+        return len(HEADER) + len(self._key) if self._sink.includes_transaction else 0
 
     def close(self) -> None:
         """Give up a transaction that is open, and close the client."""
@@ -226,14 +243,14 @@ class KafkaTransactions:
             with suppress(kafka_library().KafkaException):  # it tells again that it was fenced, and is closed
                 self._producer.close()
 
-    def _produce(self, batch: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
+    def _produce(self, batch: pa.RecordBatch, headers: list[tuple[str, bytes]], deliveries: Deliveries) -> None:
         """One call of the client for each row: it takes no columns."""
         rows = batch.num_rows
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         none: list[Any] = [None] * rows
         topics = columns.get("topic", none)
         numbers = columns.get("partition", none)
-        produce, topic = self._producer.produce, self._sink.topic
+        produce, topic, failed = self._producer.produce, self._sink.topic, deliveries.failed
         given = columns.get("headers", none)
         for key, value, own, number, more in zip(
             columns.get("key", none), columns["value"], topics, numbers, given, strict=True
@@ -243,8 +260,11 @@ class KafkaTransactions:
                 arguments["headers"] = [*headers, *((each["key"], each["value"]) for each in more or ())]
             while True:
                 try:
-                    produce(topic or own, value, key, **arguments)
+                    produce(topic or own, value, key, on_delivery=failed, **arguments)
                     break
+                except kafka_library().KafkaException as error:
+                    deliveries.refuse_one(error.args[0], topic or own, key, value)
+                    raise
                 except BufferError:  # the client's queue is full: it empties while we wait
                     self._producer.poll(_QUEUE_FULL_SECONDS)
         self._producer.poll(0)
