@@ -86,7 +86,7 @@ def batch_of(found: list[tuple[int | None, int]], first: int, schema: pa.Schema)
 def test_each_pair_of_rows_within_the_bound_meets_once(events: list[Any], bounded: bool) -> None:
     """In any order of rows, watermarks and restores; rows on time miss no partner, and none is met out of bounds."""
     sides = JoinedSides(Side(LEFT_ROWS, ("k",)), Side(RIGHT_ROWS, ("k",)))
-    operator = StreamJoin(sides, Between(("t", "u"), -3, 5) if bounded else None)
+    operator = StreamJoin(sides, Between(("t", "u"), -3, 5, by_watermark=True) if bounded else None)
     step = operator.step()
     step.open(StepContext(0, 1, 128, "test"), [])
     seen: tuple[list[Any], list[Any]] = ([], [])
@@ -123,7 +123,7 @@ def test_each_pair_of_rows_within_the_bound_meets_once(events: list[Any], bounde
 def test_rows_of_a_join_are_not_late_behind_it(how: str, bounds: tuple[int, int], events: list[Any]) -> None:
     """Of rows on time all that comes out, with nulls too, has times at the watermark behind the join, or later."""
     sides = JoinedSides(Side(LEFT_ROWS, ("k",)), Side(RIGHT_ROWS, ("k",)), how)
-    step = StreamJoin(sides, Between(("t", "u"), *bounds)).step()
+    step = StreamJoin(sides, Between(("t", "u"), *bounds, by_watermark=True)).step()
     step.open(StepContext(0, 1, 128, "test"), [])
     chain = Chain([("join", step)])
     watermark, behind = -1, EventTimeProgress()
@@ -154,7 +154,7 @@ def test_each_row_of_an_outer_join_meets_something_or_comes_out_alone(
 ) -> None:
     """In any order of rows, late ones too, watermarks and restores; those on time are what a batch job gives."""
     sides = JoinedSides(Side(LEFT_ROWS, ("k",)), Side(RIGHT_ROWS, ("k",)), how)
-    operator = StreamJoin(sides, Between(("t", "u"), -3, 5))
+    operator = StreamJoin(sides, Between(("t", "u"), -3, 5, by_watermark=True))
     step = operator.step()
     step.open(StepContext(0, 1, 128, "test"), [])
     seen: tuple[list[Any], list[Any]] = ([], [])
@@ -197,7 +197,7 @@ def test_each_row_of_an_outer_join_meets_something_or_comes_out_alone(
 def test_rows_that_nothing_can_meet_are_dropped() -> None:
     """A join with a bound holds the rows of its bound only, and its keys with them."""
     sides = JoinedSides(Side(LEFT_ROWS, ("k",)), Side(RIGHT_ROWS, ("k",)))
-    step = StreamJoin(sides, Between(("t", "u"), 0, 10)).step()
+    step = StreamJoin(sides, Between(("t", "u"), 0, 10, by_watermark=True)).step()
     step.open(StepContext(0, 1, 128, "test"), [])
     for first in range(0, 100_000, 10_000):
         numbers = np.arange(first, first + 10_000)

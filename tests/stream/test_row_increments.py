@@ -52,7 +52,7 @@ def join(how: str, between: Between | None) -> StreamJoin:
     return StreamJoin(JoinedSides(Side(ROWS, keys), Side(OTHERS, keys), how), between)
 
 
-BETWEEN = Between(("t", "u"), -4, 6)
+BETWEEN = Between(("t", "u"), -4, 6, by_watermark=True)
 OPERATORS: dict[str, Callable[[], Any]] = {
     "tumbling": lambda: windows(FixedWindows("t", 10, 10)),
     "sliding": lambda: windows(FixedWindows("t", 12, 4, 1), ("k", "s")),

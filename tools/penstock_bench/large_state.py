@@ -289,7 +289,7 @@ def _windows(kind: FixedWindows | SessionWindows) -> TimedState:
 
 def _join(how: str) -> TimedState:
     sides = JoinedSides(Side(TIMED, ("k",)), Side(TIMED.set(1, pa.field("u", TIMED.field("t").type)), ("k",)), how)
-    return TimedState(StreamJoin(sides, Between(("t", "u"), 0, 1000)))
+    return TimedState(StreamJoin(sides, Between(("t", "u"), 0, 1000, by_watermark=True)))
 
 
 STATES: dict[str, Callable[[], ManyKeys]] = {

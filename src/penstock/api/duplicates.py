@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step, parents_of
+from penstock.api.lineage import ExchangeChoice
 from penstock.api.schemas import column_arguments
 from penstock.api.streaming.refusals import is_streaming
+from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import exchange, hash_exchange
-from penstock.operators.expressions import ColumnRef
-from penstock.operators.verbs import Project
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
@@ -29,8 +28,9 @@ def without_duplicates(stream: Stream, subset: Sequence[str] | str | None, verb:
     """One row for each combination of these columns' values, by default of all columns."""
     keys = _keys(stream, subset, verb)
     if is_streaming(stream.branches):
-        times = [name for name in event_times(stream.branches) if name in keys]
-        return _first_rows(stream, keys, times[0] if times else "", 0)
+        times = event_times(stream.branches)
+        found = [name for name in times.delays if times.has(name) and name in keys]
+        return _first_rows(stream, keys, found[0] if found else "", 0)
     if not keys:  # by nothing all rows are equal, as in Spark
         return stream.limit(1)
     firsts = [Aggregation(name, name, "first") for name in stream.columns if name not in keys]
@@ -45,39 +45,14 @@ def within_watermark(stream: Stream, subset: Sequence[str] | str | None) -> Stre
     if not is_streaming(stream.branches):
         raise PlanError(f"{verb} is for streams of penstock.readStream, as in Spark: write dropDuplicates")
     times = event_times(stream.branches)
-    if not times:
+    if not times.is_everywhere or not times.delays:
+        gone = f"; the column of {', '.join(times.watermarks)} is not here any more" if times.is_everywhere else ""
         raise PlanError(
-            f"{verb} needs a watermark, which says how long duplicates may be apart: write withWatermark(column, "
-            "delay) ahead of it, on each stream ahead of a union"
+            f"{verb} needs a watermark, which says how long duplicates may be apart{gone}: write "
+            "withWatermark(column, delay) ahead of it, on each stream ahead of a union"
         )
-    (time, delay), *_ = times.items()
+    (time, delay), *_ = times.delays.items()
     return _first_rows(stream, keys, time, delay)
-
-
-def event_times(branches: Sequence[Step]) -> dict[str, int]:
-    """The columns that are the time of a watermark, under their names here, each with its delay."""
-    found = [_times_after(step) for step in branches]
-    return {
-        name: max(each.get(name, 0) for each in found) for name in found[0] if all(name in each for each in found)
-    }
-
-
-def _times_after(step: Step) -> dict[str, int]:
-    from penstock.stream.watermark_step import AssignWatermark
-    from penstock.stream.window_aggregate import WindowAggregate
-
-    if isinstance(step, OperatorStep):
-        operator = step.operator
-        if isinstance(operator, AssignWatermark):
-            return {operator.column: operator.delay}
-        if isinstance(operator, WindowAggregate):
-            return {operator.spec.windows.name: 0}
-        before = _times_after(step.parent)
-        if isinstance(operator, Project):
-            pairs = zip(operator.schema.names, operator.expressions, strict=True)
-            return {n: before[e.name] for n, e in pairs if isinstance(e, ColumnRef) and e.name in before}
-        return {name: delay for name, delay in before.items() if name in step.schema.names}
-    return event_times(parents_of(step)) if isinstance(step, ExchangeStep) else {}
 
 
 def _keys(stream: Stream, subset: Sequence[str] | str | None, verb: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.api.streaming.refusals import is_streaming
+from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError
 from penstock.operators.intervals import microseconds
 from penstock.operators.times import time_column
@@ -32,6 +33,13 @@ def by_lateness(stream: Stream, time: object, verb: str) -> Stream:
     column = time_column(stream.schema, time, verb)
     if not is_streaming(stream.branches):
         raise PlanError(f"{verb} is for streams of penstock.readStream: a batch job has no late rows")
+    times = event_times(stream.branches)
+    if not times.is_everywhere:
+        raise PlanError(
+            f"{verb} needs a watermark, which says what is late: write withWatermark({column!r}, delay) ahead of it, "
+            "on each stream ahead of a union"
+        )
+    times.refuse_other(f"{verb} by", column)
     from penstock.stream.late_rows import ByLateness
 
     return stream.applied(ByLateness(column, verb == "lateRows"), stream.schema)

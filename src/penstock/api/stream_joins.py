@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.api.lineage import ExchangeChoice
-from penstock.api.streaming.modes import is_behind_watermark
 from penstock.api.streaming.refusals import is_streaming
+from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError
 from penstock.operators.exchanges import hash_exchange
 from penstock.operators.groups import Side
@@ -53,7 +53,7 @@ def _check_outer(left: KeyedStream, right: KeyedStream, how: str, *, is_possible
             "something later. Use how='inner', or left, right or full of two streams with between= and watermarks"
         )
     for side in (left, right):
-        if not all(is_behind_watermark(step) for step in side.branches):
+        if not event_times(side.branches).is_everywhere:
             raise PlanError(
                 f"join: how={how!r} needs a watermark on both streams, which says that a row meets nothing any more: "
                 "write withWatermark(column, delay) ahead of keyBy"
@@ -73,7 +73,10 @@ def _of_two(left: KeyedStream, right: KeyedStream, how: str, between: tuple[str,
         for name, side in zip(times, (left, right), strict=True):
             if name in side.keys:
                 raise PlanError(f"join: between: {name!r} is a key, so it is equal on both sides: leave between out")
-        bound = Between(times, lower, upper)
+        timed = [event_times(side.branches) for side in (left, right)]
+        for name, each in zip(times, timed, strict=True):
+            each.refuse_other("join: a bound on", name)
+        bound = Between(times, lower, upper, all(each.has(name) for name, each in zip(times, timed, strict=True)))
     upstreams = [
         side.upstream.applied(AsSide(sides, number), sides.schema) for number, side in ((LEFT, left), (RIGHT, right))
     ]

@@ -19,6 +19,7 @@ from penstock.api.habits import missing_step
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import ExchangeChoice
 from penstock.api.streaming.refusals import is_streaming
+from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import INTERNAL
 from penstock.operators.aggregates import Aggregation
@@ -76,6 +77,7 @@ def windowed(stream: Stream, verb: str, cols: Sequence[Any], choice: ExchangeCho
         windows = found[0]
     else:
         stream, windows = _with_time(stream, found[0], verb)
+    event_times(stream.branches).refuse_other(f"{verb}: a window over", windows.column)
     made, names = grouped_keys(stream.schema, stream.session, others, verb) if others else (None, ())
     stream = stream if made is None else stream.projected(made)
     rest = iter(names)

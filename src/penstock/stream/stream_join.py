@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The join of two streams without an end: each row meets all rows of the other side that have come before it.
 
-With a bound on the time between two rows that meet, the watermark drops rows that nothing can meet any more; without
-one both sides are kept for ever. So each pair is given once, in whatever order the rows come. A late row meets what
-is still there, and is not kept where nothing on time can meet it.
+With a bound on the time between two rows that meet, the watermark of these times drops rows that nothing can meet any
+more; without one, or by a watermark of other times, both sides are kept for ever. So each pair is given once, in
+whatever order the rows come. A late row meets what is still there, and is not kept where nothing on time can meet it.
 
 An outer join has a bound. A row of a side that is kept, which has met nothing, comes out with nulls when the
 watermark says that nothing on time can meet it any more, and meets nothing after that. One without a key or a time,
@@ -45,11 +45,15 @@ _DONE = pa.field("done", pa.bool_())
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The bound on two rows that meet: the right one's time less the left one's, in microseconds."""
+    """The bound on two rows that meet: the right one's time less the left one's, in microseconds.
+
+    `by_watermark`: the watermark is of these times on both sides, so it says which rows are over.
+    """
 
     times: tuple[str, str]
     lower: int
     upper: int
+    by_watermark: bool = False
 
     @property
     def text(self) -> str:
@@ -99,7 +103,8 @@ class JoinStep(PlainStep):
         self._lateness = Lateness()
         self._context = StepContext(0, 1, 1, "")
         between = operator.between
-        self.holds_back = 0 if between is None else max(between.upper, -between.lower, 0)
+        self._trusts = between is not None and between.by_watermark
+        self.holds_back = max(between.upper, -between.lower, 0) if between is not None and self._trusts else 0
         """A row on time may meet one that is older than the watermark by so many microseconds, at most."""
 
     @property
@@ -142,7 +147,10 @@ class JoinStep(PlainStep):
 
     def on_watermark(self, watermark: Watermark) -> Iterable[pa.RecordBatch]:
         """Drop rows that nothing can meet any more; those that an outer join owes come out."""
-        self._lateness.advance(watermark)
+        reached = self._lateness.reached(watermark)
+        if not self._trusts and not reached.is_end:
+            return ()
+        self._lateness.advance(reached)
         lonely: list[pa.RecordBatch] = []
         if self._operator.between is not None:
             for number, side in enumerate(self._sides):

@@ -141,7 +141,8 @@ def _join(chance: random.Random, _: Any) -> Stage:
         pa.schema([*columns, pa.field("u", TIME), pa.field("x", pa.int64())]),
     )
     sides = JoinedSides(Side(schemas[0], keys), Side(schemas[1], keys), how)
-    operator = StreamJoin(sides, None if between is None else Between(("t", "u"), *between))
+    bound = None if between is None else Between(("t", "u"), between[0], between[1], by_watermark=True)
+    operator = StreamJoin(sides, bound)
     oracle = Joins(keys, GROUPS, how, between)
     return Stage(
         f"{how} join between {between}",

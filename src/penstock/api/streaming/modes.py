@@ -18,10 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.api.lineage import ExchangeStep, OperatorStep, Step, in_order, parents_of, with_parents
+from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError
-from penstock.operators.expressions import ColumnRef
-from penstock.operators.verbs import Project
-from penstock.operators.window_aggregates import PartialWindows
 from penstock.operators.windows import FixedWindows
 
 APPEND, UPDATE, COMPLETE = "append", "update", "complete"
@@ -68,7 +66,7 @@ def _updates(step: Step, operator: object, mode: str | None, *, is_last: bool) -
     """Tell whether windows are given whenever they change, instead of once."""
     spec = operator.spec  # type: ignore[attr-defined]
     wanted = mode if is_last else APPEND
-    has_watermark = all(is_behind_watermark(parent) for parent in parents_of(step))
+    has_watermark = event_times(parents_of(step)).is_everywhere
     if wanted == UPDATE or (wanted is None and not has_watermark):
         if not isinstance(spec.windows, FixedWindows):
             raise PlanError(
@@ -83,53 +81,7 @@ def _updates(step: Step, operator: object, mode: str | None, *, is_last: bool) -
             "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): write withWatermark(column, delay) ahead of groupBy, on "
             "each stream ahead of a union"
         )
-    _refuse_other_time(step)
     return False
-
-
-def is_behind_watermark(step: Step) -> bool:
-    """Tell whether all rows of a step come from behind a watermark."""
-    from penstock.stream.watermark_step import AssignWatermark
-
-    if isinstance(step, OperatorStep) and isinstance(step.operator, AssignWatermark):
-        return True
-    parents = parents_of(step)
-    return bool(parents) and all(is_behind_watermark(parent) for parent in parents)
-
-
-def _refuse_other_time(step: Step) -> None:
-    """Raise PlanError where windows are of another column than the watermark: they would close at any time."""
-    waiting: list[tuple[Step, str]] = [(step, "")]
-    while waiting:
-        at, name = waiting.pop()
-        if isinstance(at, ExchangeStep):
-            waiting += [(parent, name) for parent in at.parents]
-        elif isinstance(at, OperatorStep) and (before := _before(at, name)) is not None:
-            waiting.append((at.parent, before))
-
-
-def _before(step: OperatorStep, name: str) -> str | None:
-    """The name that a column has in front of an operator; None where it begins there, or nobody knows."""
-    from penstock.stream.watermark_step import AssignWatermark
-    from penstock.stream.window_aggregate import WindowAggregate
-
-    operator = step.operator
-    if isinstance(operator, PartialWindows):
-        return operator.spec.windows.column
-    if isinstance(operator, WindowAggregate):
-        return name if not name else None  # its windows have the time of its watermark
-    if isinstance(operator, AssignWatermark) and name != operator.column:
-        raise PlanError(
-            f"a window over column {name!r} would be closed by {operator.name}, which is another time: name the same "
-            "column in both, or put withWatermark directly ahead of groupBy"
-        )
-    if isinstance(operator, AssignWatermark):
-        return None
-    if isinstance(operator, Project):
-        place = operator.schema.get_field_index(name)
-        expression = operator.expressions[place] if place >= 0 else None
-        return expression.name if isinstance(expression, ColumnRef) else None
-    return name if name in step.parent.schema.names else None
 
 
 def comes_by_key(step: Step, keys: Sequence[str]) -> bool:
