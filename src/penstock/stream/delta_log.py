@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.types as pt
 
-from penstock.errors import PlanError
+from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_nullable
+from penstock.operators.projection import Projection
 from penstock.stream.delta_sink import delta_library
 
 _BEGIN_ANEW = "begin anew with another checkpointLocation"
@@ -150,11 +151,12 @@ def _refuse_metadata(uri: str, version: int, metadata: Action, schema: pa.Schema
     """Raise PlanError where a version gives the table a form, or columns, that a stream of this schema has not."""
     _refuse_form(f"{uri}: version {version}", metadata["partitionColumns"], metadata.get("configuration") or {})
     found = stream_schema(delta_library().Schema.from_json(metadata["schemaString"]))
-    known = {field.name: field.type for field in schema}
-    for field in found:
-        if known.get(field.name) != field.type:
-            had = f"has it as {known[field.name]}" if field.name in known else "does not know it"
-            raise PlanError(
-                f"{uri}: with version {version} column {field.name!r} is {field.type}, and this query {had}: start it"
-                " again, and it goes on with the columns that the table has now"
-            )
+    again = "start it again, and it goes on with the columns that the table has now"
+    if more := [repr(name) for name in found.names if name not in schema.names]:
+        raise PlanError(
+            f"{uri}: version {version} has column {more[0]} anew, which this query does not know: {again}"
+        )
+    try:
+        Projection(schema, f"{uri}: version {version}").check(found)
+    except SchemaError as error:
+        raise PlanError(f"{error}; or, if the table has other columns than when this query began, {again}") from error

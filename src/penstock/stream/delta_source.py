@@ -5,7 +5,7 @@ One task reads, in a thread that reads ahead: version by version, file by file. 
 in it and the rows of that which were given, so a later attempt reads the same files again; and the table's id, for
 another table may be at the same path by then. Versions that only move rows (a compaction) give none, and those that
 set properties are as any other. One that changes or deletes rows is refused by its number, unless it is to be left
-out. A file that was written before the table got a column gives nulls for it.
+out. Files come in the columns of the table: one that was written before the table got a column gives nulls for it.
 
 The first rows come in the order in which their files were written, as in Delta's own source, so that event time is
 nearly in order; files of one moment by the least time that their statistics say.
@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.errors import PlanError
+from penstock.operators.parquet_read import ParquetRows, open_parquet
 from penstock.stream.delta_log import DeltaLog, added_files, files_in_order, refuse_table
 from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
 from penstock.stream.read_ahead import Read, RowsReadAhead
@@ -111,6 +112,11 @@ class _VersionedRows:
     def partitions(self) -> Sequence[str]:
         return (_PARTITION,)
 
+    def is_backlog(self, offset: _Offset | None) -> bool:
+        """True where the rows that the table had at first are not all given."""
+        place = offset or self._source.begun
+        return self._source.start is None if place is None else bool(place[1])
+
     def read(self, partition: str, offset: _Offset | None) -> RowsReadAhead:
         return RowsReadAhead(partial(_VersionReading, self._source, offset), offset, "delta")
 
@@ -179,27 +185,16 @@ class _VersionReading:
 
     def _rows(self, path: str, version: int, given: int) -> Iterator[pa.RecordBatch]:
         """The rows of a file after so many."""
-        import pyarrow.parquet as pq
-
         source = self._source
         with self._log.reading(path, version):
-            opened = source.filesystem.open_input_file(f"{source.root}/{unquote(path)}")
-        with opened:
-            for batch in pq.ParquetFile(opened).iter_batches(_ROWS):
+            opened = open_parquet(f"{source.root}/{unquote(path)}", source.filesystem)
+        with opened as file:
+            stored = ParquetRows(file, source.schema, f"{source.uri}: {path}")
+            for batch in stored.batches(_ROWS, range(file.num_row_groups)):
                 skipped = min(given, batch.num_rows)
                 given -= skipped
                 if batch.num_rows > skipped:
-                    yield self._filled(batch.slice(skipped))
-
-    def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The table's columns; nulls for those which it got after the file was written."""
-        fields = self._source.schema
-        known = set(batch.schema.names)
-        columns = [
-            batch.column(field.name) if field.name in known else pa.nulls(batch.num_rows, field.type)
-            for field in fields
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=fields.names)
+                    yield batch.slice(skipped)
 
     def _files_of_all(self, version: int, number: int, path: str) -> list[str]:
         """All files of a version in their order, in which `path` must be where it was."""

@@ -207,6 +207,12 @@ class PartitionedReader:
         """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
         return {each.name: each.empty_seconds for each in self._open}
 
+    @property
+    def reads_backlog(self) -> bool:
+        """True while rows of a table's first look are to be given, whose order says little of their times."""
+        is_backlog = getattr(self._source.rows, "is_backlog", None)
+        return is_backlog is not None and any(is_backlog(offset) for offset, _ in self._positions.values())
+
     def read_by_partition(self) -> None:
         """It always does."""
 
