@@ -8,13 +8,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+from penstock.connection.frames import HEADER, OutgoingFrame
 from penstock.external.accounts import KeptPartition
+from penstock.external.budgets import UserShare
 from penstock.external.catalogue import Catalogue
 from penstock.external.chunk_memory import ChunkMemory
 from penstock.external.clients import ClientSession
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import Keeper, KeeperPolicy
-from penstock.external.requests import FETCH, FETCH_BODY, KeptState
+from penstock.external.requests import CHUNK_HEAD, FETCH, FETCH_BODY, KeptState, RenewLease
+from penstock.link.frames import LinkFrameType, call_frame
 from penstock.shuffle import DatasetId, PartitionId
 from penstock.testing import DEADLINE
 
@@ -34,7 +37,7 @@ def test_a_buffer_is_free_when_no_thread_writes_into_it_any_more(tmp_path: Path)
 
     async def run() -> None:
         unused: Any = None
-        session = ClientSession(keeper, unused, account, lambda _: memory)
+        session = ClientSession(keeper, unused, account, memory, UserShare(1 << 20))
         session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, 100))))
         await asyncio.sleep(0)
         session.connection_lost()
@@ -42,11 +45,11 @@ def test_a_buffer_is_free_when_no_thread_writes_into_it_any_more(tmp_path: Path)
             await asyncio.sleep(0)
         free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         memory.wait(lambda: free.set_result(None))
-        assert memory.take(is_only=False) is None, "the thread may write into it yet"
+        assert memory.take() is None, "the thread may write into it yet"
         writer = os.open(folder / "data.0", os.O_RDWR)
         await asyncio.wait_for(free, DEADLINE)
         os.close(writer)
-        assert memory.take(is_only=False) is not None
+        assert memory.take() is not None
         assert session.next_frame() is None, "nobody hears of it"
         await keeper.close()
 
@@ -61,12 +64,12 @@ def test_a_connection_that_ends_at_once_keeps_no_buffer(tmp_path: Path) -> None:
 
     async def run() -> None:
         unused: Any = None
-        session = ClientSession(keeper, unused, account, lambda _: memory)
+        session = ClientSession(keeper, unused, account, memory, UserShare(1 << 20))
         session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, 100))))
         session.connection_lost()
         for _ in range(3):
             await asyncio.sleep(0)
-        assert memory.take(is_only=False) is not None
+        assert memory.take() is not None
         await keeper.close()
 
     asyncio.run(run())
@@ -82,7 +85,7 @@ def test_a_user_is_told_the_time_that_a_read_took(tmp_path: Path) -> None:
 
     async def run() -> None:
         unused: Any = None
-        session = ClientSession(keeper, unused, account, lambda _: ChunkMemory(1))
+        session = ClientSession(keeper, unused, account, ChunkMemory(1), UserShare(1 << 20))
         answered = asyncio.Event()
         session.wake = answered.set
         session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, 100))))
@@ -95,3 +98,48 @@ def test_a_user_is_told_the_time_that_a_read_took(tmp_path: Path) -> None:
     (user,) = keeper.users.figures()
     assert (user.name, user.figures["bytes"]) == (str(os.getuid()), 100)
     assert user.figures["waiting_seconds"] > 0
+
+
+def test_a_reader_whose_user_has_no_memory_left_gets_its_bytes_in_pieces(tmp_path: Path) -> None:
+    """Another connection of the user holds all buffers, and nobody reads it: nothing comes between the pieces."""
+    keeper = Keeper(Catalogue(tmp_path / "catalogue.db"), ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
+    account = keeper.introduce("app", b"k" * 32, os.getuid())
+    partition = PartitionId(DatasetId("job", 0), 0, 0)
+    account.numbers[NUMBER] = KeptPartition(NUMBER, partition, 1, KeptState.THERE, str(tmp_path / "data"))
+    rows = os.urandom(100_000)
+    (tmp_path / "data" / "data.0").write_bytes(rows)
+    memory, share = ChunkMemory(1), UserShare(1 << 20)
+
+    async def run() -> bytes:
+        assert memory.take() is not None
+        unused: Any = None
+        session = ClientSession(keeper, unused, account, memory, share)
+        answered = asyncio.Event()
+        session.wake = answered.set
+        session.receive((FETCH, memoryview(FETCH_BODY.pack(1, NUMBER, 0, len(rows)))))
+        session.receive((LinkFrameType.CALL, memoryview(call_frame(2, RenewLease.METHOD, {}))[HEADER.size :]))
+        got, frames = b"", 0
+        while len(got) < HEADER.size + CHUNK_HEAD.size + len(rows):
+            await asyncio.wait_for(answered.wait(), DEADLINE)
+            answered.clear()
+            while (frame := session.next_frame()) is not None:
+                got += b"".join(frame.parts)
+                frames += 1
+                assert frame.recycle is not None
+                frame.recycle()
+        assert frames > 4
+        last = session.next_frame() or await _next(session, answered)
+        assert bytes(last.parts[0][4:5]) == bytes([LinkFrameType.REPLY])
+        session.connection_lost()
+        await keeper.close()
+        return got
+
+    assert asyncio.run(run()).endswith(rows)
+    assert share.questions == 0
+
+
+async def _next(session: ClientSession, answered: asyncio.Event) -> OutgoingFrame:
+    while (frame := session.next_frame()) is None:
+        await asyncio.wait_for(answered.wait(), DEADLINE)
+        answered.clear()
+    return frame

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import SettingError, StorageError
+from penstock.errors import QuotaError, SettingError, StorageError
 from penstock.external.accounts import Account, AccountRole, KeptPartition
 from penstock.external.adoption import adopt, open_service_folders, rebuild_index
 from penstock.external.catalogue import Catalogue
@@ -121,7 +121,7 @@ async def keep(keeper: Keeper, account: Account, number: int, partitions: Sequen
     key, there = bytes([number]) * 32, tuple(map(identity, partitions))
     await keeper.results.prepare(account, PrepareKept(NAME, key, b"%d" % number, partitions=there))
     await keeper.results.switch(account, SwitchKept(NAME, key))
-    keeper.results.forget_former(account, ForgetFormer(NAME, key))
+    await keeper.results.forget_former(account, ForgetFormer(NAME, key))
 
 
 async def found(keeper: Keeper, account: Account) -> bytes:
@@ -229,7 +229,7 @@ def test_a_start_removes_what_the_index_names_and_nothing_else(services: Service
             (each / "notes").touch()
         keeper, account = services.start()
         before = [each for each in (unfinished, there, doomed, foreign) if each.exists()]
-        keeper.release(account, [identity(1)])
+        await keeper.release(account, [identity(1)])
         await keeper.close()
         return before, [each for each in (there, foreign) if list(each.iterdir()) == [each / "notes"]]
 
@@ -283,8 +283,8 @@ def held(services: Services, *folders: Path) -> tuple[bytes, int, int]:
         keeper, account = services.start(*folders)
         described = await found(keeper, account)
         kept = keeper.accounts.kept(NAME, 1000)
-        numbers = [] if kept is None else keeper.held(kept)
-        answer = described, len(numbers), len(keeper.held(account))
+        numbers = [] if kept is None else keeper.held(kept).partitions
+        answer = described, len(numbers), len(keeper.held(account).partitions)
         await keeper.close()
         return answer
 
@@ -351,3 +351,74 @@ def test_folders_of_a_version_without_ids_are_adopted(services: Services, pair: 
         left.unlink()
     rebuild_index(pair)
     assert held(services, a, b) == (b"2", 2, 1)
+
+
+def test_a_user_has_so_many_applications_and_partitions(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with nothing here goes for the next one; where all have something, that one is refused. Others go on."""
+    monkeypatch.setattr("penstock.external.keeper.MOST_APPLICATIONS", 3)
+
+    async def run() -> None:
+        keeper, first = services.start()
+        await written(keeper, first, 0)
+        keys = [bytes([number]) * 32 for number in range(10)]
+        for key in keys:
+            last = keeper.introduce("idle", key, 1000)
+        assert len(keeper.accounts) == 3
+        assert keeper.accounts.find(first.key.name) is first
+        first.connections = last.connections = 1
+        await keep(keeper, first, 11, [0])
+        keeper.introduce("other", b"o" * 32, 1000).connections = 1
+        with pytest.raises(QuotaError, match="user 1000 has 3 applications"):
+            keeper.introduce("idle", keys[0], 1000)
+        keeper.introduce("idle", keys[0], 1001)
+        known = 1 + 1 + 3  # a result with a partition, and applications
+        keeper.accounts.refuse_too_many(1000, known + 1)
+        with pytest.raises(QuotaError, match=f"{known} partitions and results"):
+            keeper.accounts.refuse_too_many(1000, known)
+        await keeper.close()
+
+    asyncio.run(run())
+
+
+def test_a_commit_comes_in_pieces_and_partitions_are_listed_in_pages(services: Services) -> None:
+    """Many subpartitions, and many partitions."""
+
+    async def run() -> None:
+        keeper, account = services.start()
+        made = await keeper.begin(account, identity(0), 5)
+        made.close()
+        for piece in (2, 2, 1):
+            done = await keeper.commit(account, CommitPartition(made.kept.number, ENDS * piece, piece == 2))
+            assert done == (piece == 1)
+        await written(keeper, account, 1)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("penstock.external.keeper.PIECE_PARTITIONS", 1)
+            pages = [keeper.held(account, after) for after in (0, 1, 2)]
+        assert [[each.index for each in page.partitions] for page in pages] == [[0], [1], []]
+        assert [page.last for page in pages] == [1, 2, 0]
+        await keeper.close()
+
+    asyncio.run(run())
+
+
+def test_bytes_that_are_written_after_the_commit_are_nobodys(services: Services) -> None:
+    """A task that has kept its descriptors writes into a file that is not the partition's; or can't."""
+
+    async def run() -> None:
+        keeper, account = services.start()
+        made = await keeper.begin(account, identity(0), 1)
+        os.write(made.data, b"rows")
+        await keeper.commit(account, CommitPartition(made.kept.number, ENDS))
+        os.pwrite(made.data, bytes(1 << 20), 0)
+        made.close()
+        honest = await written(keeper, account, 1)
+        number = (honest / "data.0").stat().st_ino
+        got = memoryview(bytearray(4))
+        await keeper.read(account, made.kept.number, 0, got)
+        assert bytes(got) == b"rows"
+        assert (Path(made.kept.folder) / "data.0").stat().st_size == 4
+        assert (honest / "data.0").stat().st_ino == number
+        assert account.used < 10_000
+        await keeper.close()
+
+    asyncio.run(run())

@@ -101,9 +101,9 @@ class World:
                 case SwitchBack():
                     results.switch_back(account, request)
                 case ForgetFormer():
-                    self.loop.run_until_complete(_soon(results.forget_former, account, request))
+                    self.loop.run_until_complete(results.forget_former(account, request))
                 case UndoKept():
-                    self.loop.run_until_complete(_soon(results.undo, account, request))
+                    self.loop.run_until_complete(results.undo(account, request))
         return []
 
     def whole(self) -> dict[str, bytes]:
@@ -121,10 +121,6 @@ class World:
                 assert rows == [job.encode()], (host, at)
                 assert all(each.state is KeptState.THERE for each in account.numbers.values())
         return found
-
-
-async def _soon(act: Any, *arguments: Any) -> None:
-    act(*arguments)
 
 
 def described(job: str) -> bytes:

@@ -100,6 +100,11 @@ class FrameReader:
         """True if the stream may end here: no frame is half received."""
         return self._start == self._end
 
+    @property
+    def kept(self) -> memoryview:
+        """The bytes of a frame that is half received."""
+        return self._view[self._start : self._end]
+
     def next_target(self) -> memoryview:
         """Free memory behind what is kept, at least one byte."""
         kept = self._end - self._start

@@ -11,13 +11,17 @@ Limits: ACCEPTS connections taken in one turn; GATHER parts in one write.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import socket
+import stat
 import struct
+import termios
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,6 +84,13 @@ class SocketEndpoint:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
         if self._socket.sendmsg([data], rights) != len(data):
             raise BrokenPipeError("it takes nothing")
+
+    @property
+    def unread(self) -> int:
+        """The bytes that the system holds for the other end, which has not read them."""
+        held = array.array("i", [0])
+        fcntl.ioctl(self._socket, termios.TIOCOUTQ, held)
+        return held[0]
 
     def receive_nowait(self, target: memoryview) -> int | None:
         """One read into `target`."""
@@ -227,8 +238,18 @@ class TcpTransport:
 
 
 def unix_listening(path: Path) -> socket.socket:
-    """A socket that listens at this path, of this user alone; `SocketListener` accepts at it."""
-    path.unlink(missing_ok=True)
+    """A socket that listens at this path, of this user alone; `SocketListener` accepts at it.
+
+    One that an earlier process has left is replaced; anything else there, or another user's, is a SettingError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+            what = f"a socket of user {found.st_uid}" if stat.S_ISSOCK(found.st_mode) else "no socket"
+            raise SettingError(
+                f"{path} is there, and is {what}: nothing was removed. Name another path for the socket"
+            )
+        path.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(str(path))

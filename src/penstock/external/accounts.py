@@ -125,6 +125,7 @@ class KnownApplications:
     def __init__(self, lease: float, kept_lease: float) -> None:
         self._leases = {False: lease, True: kept_lease}
         self._accounts: dict[str, Account] = {}
+        self._users: dict[int, dict[str, Account]] = {}
         self._results: dict[tuple[int, str], Account] = {}
         """Those that are current, by user and name."""
 
@@ -137,12 +138,17 @@ class KnownApplications:
     def add(self, account: Account) -> None:
         """An application has come."""
         self._accounts[account.key.name] = account
+        self._users.setdefault(account.user, {})[account.key.name] = account
         if account.role is AccountRole.CURRENT:
             self._results[account.user, account.kept] = account
 
     def remove(self, account: Account) -> None:
         """An application is over."""
-        self._accounts.pop(account.key.name, None)
+        if self._accounts.pop(account.key.name, None) is not None:
+            of_user = self._users[account.user]
+            del of_user[account.key.name]
+            if not of_user:
+                del self._users[account.user]
         if self._results.get((account.user, account.kept)) is account:
             del self._results[account.user, account.kept]
 
@@ -154,9 +160,22 @@ class KnownApplications:
         """The result that this user has under this name."""
         return self._results.get((user, name))
 
+    def of_user(self, user: int) -> list[Account]:
+        """A user's applications and results."""
+        return list(self._users.get(user, {}).values())
+
+    def refuse_too_many(self, user: int, most: int) -> None:
+        """QuotaError where a user has so many partitions and results that the service has to know."""
+        known = sum(1 + len(each.numbers) for each in self._users.get(user, {}).values())
+        if known >= most:
+            raise QuotaError(
+                f"user {user} has {known:,} partitions and results at this host's shuffle service, which has memory"
+                f" for {most:,} of one user: use fewer and larger partitions, end jobs, or ask for a larger --memory"
+            )
+
     def others(self, result: Account) -> list[Account]:
         """The results of this one's user and name beside it, the newest first."""
-        same = (each for each in self if each.kept == result.kept and each.user == result.user)
+        same = (each for each in self.of_user(result.user) if each.kept == result.kept)
         return sorted((each for each in same if each is not result), key=lambda each: each.made, reverse=True)
 
     def give_roles(self, roles: Iterable[tuple[Account, AccountRole]]) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of one application at the host service: buffers in which bytes wait between disk and network. Pure.
+"""The memory of one user at the host service: buffers in which bytes wait between disk and network. Pure.
 
-Rules: each application has its own, up to a limit, in buffers of `CHUNK_BYTES`. A connection that holds none gets one
-in any case: else those of its application that nobody reads just now could hold all, while the task that they wait
-for waits for this one. Others wait in line. Buffers beyond the limit are given up when they come back.
+Rules: each user has its own, up to a limit, in buffers of `CHUNK_BYTES`. Those who get none wait in line. Connections
+of the user that nobody reads just now may hold all, while the task that they wait for waits for another one: so one
+that holds none does not wait, and gives its bytes in small pieces (`clients`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.external.requests import CHUNK_BYTES
 
 
 class ChunkMemory:
-    """Up to `most` buffers, and one for each connection that has no other."""
+    """Up to `most` buffers."""
 
     def __init__(self, most: int) -> None:
         self._most = max(1, most)
@@ -28,11 +28,11 @@ class ChunkMemory:
         """The bytes that it takes."""
         return self._made * CHUNK_BYTES
 
-    def take(self, *, is_only: bool) -> memoryview | None:
-        """A buffer; None where all are taken, and it would not be the only one of its connection."""
+    def take(self) -> memoryview | None:
+        """A buffer; None where all are taken."""
         if self._free:
             return self._free.pop()
-        if self._made >= self._most and not is_only:
+        if self._made >= self._most:
             return None
         self._made += 1
         return memoryview(bytearray(CHUNK_BYTES))
@@ -44,10 +44,7 @@ class ChunkMemory:
 
     def give_back(self, buffer: memoryview) -> None:
         """A buffer is free again: whoever waits longest may look for it."""
-        if self._made > self._most:
-            self._made -= 1
-        else:
-            self._free.append(buffer)
+        self._free.append(buffer)
         if self._line and self._free:
             self._line.popleft()()
 

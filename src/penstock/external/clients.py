@@ -3,7 +3,9 @@
 
 Rules: over the Unix socket the kernel says which user it is, a greeting which version it speaks, and the first
 question which application, within ten seconds. Over the port the handshake has proved it. A partition whose writer's
-connection ends before it is committed has failed. A connection asks `MOST_AT_ONCE` things at a time, and no more.
+connection ends before it is committed has failed. A connection asks `MOST_AT_ONCE` things at a time, and no more, and
+all of a user have a share (`budgets`). A question about many partitions is answered in pieces, so that others have
+their turns.
 """
 
 from __future__ import annotations
@@ -20,15 +22,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.connection.frame_connection import Decoder, FrameConnection
-from penstock.connection.frames import FrameReader, OutgoingFrame, beginning
+from penstock.connection.frames import OutgoingFrame, beginning
 from penstock.connection.handshake import greeting
 from penstock.connection.sockets import SocketEndpoint
 from penstock.connection.transport import Endpoint
 from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 from penstock.external.accounts import Account
+from penstock.external.budgets import UserShare
 from penstock.external.chunk_memory import ChunkMemory
-from penstock.external.greeted_reader import GreetedReader
 from penstock.external.keeper import Keeper
+from penstock.external.question_reader import QuestionReader
 from penstock.external.requests import (
     CHUNK,
     CHUNK_BYTES,
@@ -46,7 +49,6 @@ from penstock.external.requests import (
     ForgetJob,
     GiveUpPartition,
     GrowPartition,
-    HeldPartitions,
     Introduce,
     Introduced,
     LendFile,
@@ -65,7 +67,8 @@ from penstock.link.wire import Done, from_wire, to_wire
 log = logging.getLogger("penstock.external")
 
 MOST_AT_ONCE = 256
-_CAPACITY = 16 << 10
+_PIECE = 16 << 10
+"""Bytes at a time for a reader of a user whose memory is taken."""
 _METHODS = {request.METHOD: request for request in REQUESTS}
 _PEER = struct.Struct("3i")
 
@@ -85,15 +88,23 @@ class Fetch(NamedTuple):
 class ClientSession:
     """The core of one connection, and the tasks that answer it."""
 
-    def __init__(self, keeper: Keeper, endpoint: Endpoint, account: Account | None, memory: MemoryOf) -> None:
+    def __init__(
+        self, keeper: Keeper, endpoint: Endpoint, account: Account | None, memory: ChunkMemory, share: UserShare
+    ) -> None:
         self.wake: Callable[[], None] = lambda: None
-        self.decoder: Decoder[Message] = FrameReader(_CAPACITY)
+        self.questions = QuestionReader(share, "" if account else endpoint.peer, greets=account is None)
+        self.decoder: Decoder[Message] = self.questions
+        self.connection: FrameConnection[Message] | None = None
         self.account = account
         self.bytes_given = self.bytes_lent = 0
         self._keeper = keeper
         self._endpoint = endpoint
         self._memory = memory
+        self._share = share
         self._out: deque[OutgoingFrame] = deque()
+        self._pieces: deque[OutgoingFrame] = deque()
+        """Those of an answer that goes out piece by piece: nothing else may come between them."""
+        self._is_in_pieces = False
         self._answering: set[asyncio.Task[None]] = set()
         self._reading: set[asyncio.Task[None]] = set()
         """Never cancelled: a thread writes into the buffer of each, whoever waits for it."""
@@ -106,7 +117,6 @@ class ClientSession:
         if account is not None:
             account.connections += 1
         else:
-            self.decoder = GreetedReader(_CAPACITY, endpoint.peer)
             self._out.append(OutgoingFrame((greeting(),), len(greeting())))
 
     def receive(self, message: Message) -> None:
@@ -118,18 +128,25 @@ class ClientSession:
             if kind == FETCH and self.account is not None:
                 call, partition, offset, length = FETCH_BODY.unpack(body)
                 self._fetches.append(Fetch(call, partition, offset, length, time.monotonic()))
+                self._share.questions += 1
                 self._fetch()
             elif kind == LinkFrameType.CALL:
                 number, method, plain, _ = read_call(body)
                 request = from_wire(_METHODS[method], plain)
+                self._share.questions += 1
                 self._begin(self._answering, self._answered(number, request), number)
             else:
                 raise ProtocolError(f"a frame of type {kind} is not expected here")
         except FRAME_ERRORS as error:
             raise ProtocolError(f"a frame of type {kind} could not be read: {error!r}") from error
+        if self._share.is_over and self.connection is not None:
+            self.connection.stop_reading()
+            self._share.wait(self.connection.go_on_reading)
 
     def next_frame(self) -> OutgoingFrame | None:
         """The next frame to send."""
+        if self._is_in_pieces:
+            return self._pieces.popleft() if self._pieces else None
         return self._out.popleft() if self._out else None
 
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
@@ -139,17 +156,22 @@ class ClientSession:
     def connection_lost(self, error: BaseException | None = None) -> None:
         """Give up what it was writing, and what is under way; buffers are free when their reads are over."""
         self._is_over = True
+        self.questions.close()
+        if self.connection is not None:
+            self._share.leave(self.connection.go_on_reading)
+            self.connection = None
+        self._share.less(questions=len(self._fetches))
         self._fetches.clear()
         for task in list(self._answering):
             task.cancel()
-        out, self._out = self._out, deque()
+        out, self._out, self._pieces = [*self._pieces, *self._out], deque(), deque()
         for frame in out:
             if frame.recycle is not None:
                 frame.recycle()
         account = self.account
         if account is None:
             return
-        self._memory(account).leave(self._fetch)
+        self._memory.leave(self._fetch)
         account.connections -= 1
         account.seen = time.monotonic()
         for number in self._writing:
@@ -158,7 +180,12 @@ class ClientSession:
     def _begin(self, tasks: set[asyncio.Task[None]], answering: Any, number: int) -> None:
         task = asyncio.create_task(self._guarded(answering, number))
         tasks.add(task)
-        task.add_done_callback(tasks.discard)
+
+        def done(_: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            self._share.less(questions=1)
+
+        task.add_done_callback(done)
 
     async def _guarded(self, answering: Any, number: int) -> None:
         try:
@@ -171,41 +198,76 @@ class ClientSession:
     def _send(self, data: bytes) -> None:
         if self._is_over:
             return
-        self._out.append(OutgoingFrame((data,), len(data)))
+        self._share.unread += len(data)
+        read = functools.partial(self._share.less, unread=len(data))
+        self._out.append(OutgoingFrame((data,), len(data), read))
         self.wake()
 
     def _fetch(self) -> None:
         """Begin what there is memory for."""
         account = self.account
         while self._fetches and account is not None:
-            memory = self._memory(account)
-            buffer = memory.take(is_only=not self._held)
-            if buffer is None:
-                memory.wait(self._fetch)
+            buffer = self._memory.take()
+            if buffer is None and (self._held or self._is_in_pieces):
+                self._memory.wait(self._fetch)
                 return
             fetch = self._fetches.popleft()
-            self._held += 1
-            self._begin(self._reading, self._fetched(account, fetch, buffer), fetch.call)
+            if buffer is None:  # others of its user, whom nobody reads just now, may have all that there is
+                self._is_in_pieces = True
+                self._begin(self._reading, self._fetched_in_pieces(account, fetch), fetch.call)
+            else:
+                self._held += 1
+                self._begin(self._reading, self._fetched(account, fetch, buffer), fetch.call)
 
-    def _give_back(self, memory: ChunkMemory, buffer: memoryview) -> None:
+    def _give_back(self, buffer: memoryview) -> None:
         self._held -= 1
-        memory.give_back(buffer)
+        self._memory.give_back(buffer)
         self._fetch()
 
-    async def _fetched(self, account: Account, fetch: Fetch, buffer: memoryview) -> None:
-        memory, length = self._memory(account), fetch.length
+    async def _fetched_in_pieces(self, account: Account, fetch: Fetch) -> None:
+        """Give bytes without a buffer of the user's memory: one piece is read when the last one has gone."""
+        has_begun = False
         try:
-            if not 0 < length <= CHUNK_BYTES:
-                raise ProtocolError(f"{length} bytes were asked for at once: {CHUNK_BYTES} is the limit")
+            _check_length(fetch.length)
+            head = beginning(CHUNK, CHUNK_HEAD.pack(fetch.call), fetch.length)
+            piece = memoryview(bytearray(min(_PIECE, fetch.length)))
+            for at in range(0, fetch.length, len(piece)):
+                part = piece[: fetch.length - at]
+                await self._keeper.read(account, fetch.number, fetch.offset + at, part)
+                if self._is_over:
+                    return
+                gone = asyncio.Event()
+                parts = (part,) if has_begun else (head, part)
+                self._pieces.append(OutgoingFrame(parts, sum(map(len, parts)), gone.set))
+                has_begun = True
+                self.wake()
+                await gone.wait()
+        except PenstockError as error:
+            if not has_begun:
+                raise
+            if self.connection is not None:
+                self.connection.close(error)
+        finally:
+            self._is_in_pieces = False
+            if not self._is_over:
+                self.wake()
+                self._fetch()
+        self.bytes_given += fetch.length
+        self._moved(account, fetch.length, fetch.since)
+
+    async def _fetched(self, account: Account, fetch: Fetch, buffer: memoryview) -> None:
+        length = fetch.length
+        try:
+            _check_length(length)
             await self._keeper.read(account, fetch.number, fetch.offset, buffer[:length])
         except BaseException:
-            self._give_back(memory, buffer)
+            self._give_back(buffer)
             raise
         if self._is_over:
-            self._give_back(memory, buffer)
+            self._give_back(buffer)
             return
         head = beginning(CHUNK, CHUNK_HEAD.pack(fetch.call), length)
-        recycle = functools.partial(self._give_back, memory, buffer)
+        recycle = functools.partial(self._give_back, buffer)
         self._out.append(OutgoingFrame((head, buffer[:length]), len(head) + length, recycle))
         self.bytes_given += length
         self._moved(account, length, fetch.since)
@@ -237,6 +299,7 @@ class ClientSession:
             raise ProtocolError("an application introduces itself once, over the service's Unix socket")
         self.account = self._keeper.introduce(request.title, request.key, user_of(endpoint.connected))
         self.account.connections += 1
+        self.questions.is_known = True
         return Introduced(self._keeper.folders.reserve)
 
     async def _begin_partition(self, account: Account, call: int, request: BeginPartition) -> None:
@@ -273,47 +336,61 @@ class ClientSession:
         endpoint = self._endpoint
         if not isinstance(endpoint, SocketEndpoint) or endpoint.connected.family != socket.AF_UNIX:
             raise ProtocolError("files are lent over the service's Unix socket: they are descriptors")
+        if endpoint.unread:
+            raise ProtocolError("an answer with descriptors comes when the last one was read: they take the system's")
         return endpoint
 
     async def _asked(self, account: Account, request: Any) -> object:
         keeper = self._keeper
         match request:
             case FindRange():
-                return await keeper.find(account, request)
+                async with keeper.finding(account):
+                    await self._until_read()
+                    return await keeper.find(account, request)
             case GrowPartition(number, size):
                 return PartitionRoom(await keeper.grow(account, number, size))
             case CommitPartition(number):
                 since = time.monotonic()
-                await keeper.commit(account, request)
+                if not await keeper.commit(account, request):
+                    return Done()
                 self._writing.discard(number)
                 self._moved(account, keeper.size_of(account, number), since)
             case GiveUpPartition(number, cause):
                 keeper.give_up(account, number, cause)
                 self._writing.discard(number)
             case ReleaseKept(partitions):
-                keeper.release(account, partitions)
+                await keeper.release(account, partitions)
             case ForgetJob(job):
-                keeper.forget_job(account, job)
-            case ListHeld():
-                return HeldPartitions(keeper.held(account))
+                await keeper.forget_job(account, job)
+            case ListHeld(after):
+                return keeper.held(account, after)
             case PrepareKept():
                 await keeper.results.prepare(account, request)
             case SwitchKept():
                 await keeper.results.switch(account, request)
             case ForgetFormer():
-                keeper.results.forget_former(account, request)
+                await keeper.results.forget_former(account, request)
             case SwitchBack():
                 keeper.results.switch_back(account, request)
             case UndoKept():
-                keeper.results.undo(account, request)
+                await keeper.results.undo(account, request)
             case FindByName():
                 return await keeper.results.find(account, request)
             case EndApplication():
-                keeper.end(account)
+                await keeper.end(account)
         return Done()
 
+    async def _until_read(self) -> None:
+        """Wait until the user has read enough of what there is."""
+        while self._share.is_over and not self._is_over:
+            less = asyncio.Event()
+            self._share.wait(less.set)
+            await less.wait()
 
-MemoryOf = Callable[[Account], ChunkMemory]
+
+def _check_length(length: int) -> None:
+    if not 0 < length <= CHUNK_BYTES:
+        raise ProtocolError(f"{length} bytes were asked for at once: {CHUNK_BYTES} is the limit")
 
 
 def user_of(connected: socket.socket) -> int:

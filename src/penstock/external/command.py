@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kept-quota", default="", metavar="SIZE", help=of_user)
     of_all = "what all users together may keep by name (0: no limit)"
     parser.add_argument("--kept-total", default="0", metavar="SIZE", help=of_all)
-    parser.add_argument("--memory", default="64m", metavar="SIZE", help="for bytes on their way, of each application")
+    parser.add_argument(
+        "--memory", default="64m", metavar="SIZE", help="for bytes on their way, questions and names, of each user"
+    )
     tls = "TLS for readers: not on loopback (auto), there too (always), or none, on a network that you trust (never)"
     parser.add_argument("--tls", default="auto", choices=TLS_MODES, help=tls)
     parser.add_argument("--certificate", default="", metavar="FILE", help="PEM file of the port (a new one is made)")

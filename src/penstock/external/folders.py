@@ -14,6 +14,8 @@ another service's.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import secrets
@@ -28,7 +30,7 @@ import xxhash
 from penstock.errors import NoStorageError, StorageError
 from penstock.external.catalogue import INDEX_NAME as CATALOGUE
 from penstock.external.manifests import ABOUT, CURRENT, DESCRIPTION
-from penstock.external.requests import KeptExtent
+from penstock.external.requests import KeptExtent, pack_kept
 from penstock.machine.disk_work import DISKS
 from penstock.machine.owned_folders import FolderKind, check_owned
 from penstock.partition.directories import Directories, DirectorySpace
@@ -50,6 +52,7 @@ _OURS = (
 """The names of all files that a service makes in a folder."""
 _NAME = re.compile(r"[0-9a-f]{24}")
 _END = struct.Struct("<QQQ")
+END_BYTES: Final = _END.size
 _CHECKSUM = struct.Struct("<Q")
 
 
@@ -159,9 +162,13 @@ class ServiceFolders:
         return StorageError(f"the shuffle service can't make files in {disk}: {error}")
 
 
-def write_ends(folder: str, ends: Sequence[EndOfPartition]) -> None:
-    """Write what each subpartition holds; StorageError where that can't be."""
-    body = b"".join([_END.pack(end.rows, end.bytes, end.checksum) for end in ends])
+def pack_ends(ends: Sequence[EndOfPartition]) -> bytes:
+    """The words about what each subpartition holds."""
+    return b"".join([_END.pack(end.rows, end.bytes, end.checksum) for end in ends])
+
+
+def write_ends(folder: str, body: bytes) -> None:
+    """Write what each subpartition holds (`pack_ends`); StorageError where that can't be."""
     path = Path(folder, _ENDS)
     try:
         path.write_bytes(_CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)) + body)
@@ -169,13 +176,61 @@ def write_ends(folder: str, ends: Sequence[EndOfPartition]) -> None:
         raise StorageError(f"the shuffle service can't write {path}: {error}") from error
 
 
+def close_to_writers(folder: str, most: int) -> None:
+    """See that nobody can write to a partition's files any more. It waits for a disk.
+
+    A task closes its descriptors before it commits. Files that are open for writing still are copied, up to `most`
+    bytes of each, and the copies are the partition's: what is written to the others is nobody's, and goes when they
+    are closed. A task is believed where the file system can't tell.
+    """
+    for name in (data_name(DATA), INDEX_NAME):
+        path = Path(folder, name)
+        try:
+            if _is_written_to(path):
+                _copy(path, most)
+        except OSError as error:
+            raise StorageError(f"the shuffle service can't read {path}: {error}") from error
+
+
+def _is_written_to(path: Path) -> bool:
+    """Tell whether anybody has the file open for writing: the system grants a lease of it only where nobody has."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            return True
+        if error.errno in (errno.EINVAL, errno.EACCES, errno.ENOLCK, errno.EOPNOTSUPP):
+            return False  # a file system without leases, such as NFS
+        raise
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _copy(path: Path, most: int) -> None:
+    made = path.with_name(f".{path.name}")
+    source = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    target = _created(made)
+    try:
+        left = min(os.fstat(source).st_size, most)
+        while left and (count := os.sendfile(target, source, None, left)):
+            left -= count
+        made.rename(path)
+        os.ftruncate(source, 0)
+    finally:
+        os.close(source)
+        os.close(target)
+
+
 def size_of(folder: str) -> int:
     """The bytes of a partition's files."""
     return sum(each.stat().st_size for each in Path(folder).iterdir())
 
 
-def find_range(folder: str, first: int, count: int, origin: FileOrigin) -> tuple[list[KeptExtent], EndOfPartition]:
-    """The extents of a range, in the order of the file, and its sums. It waits for a disk.
+def find_range(folder: str, first: int, count: int, origin: FileOrigin) -> tuple[bytes, EndOfPartition]:
+    """The extents of a range, in the order of the file (`pack_kept`), and its sums. It waits for a disk.
 
     PartitionLostError where a file is gone, IncompleteDataError where one is damaged.
     """
@@ -183,7 +238,8 @@ def find_range(folder: str, first: int, count: int, origin: FileOrigin) -> tuple
     for piece in read_index(folder, first, count, origin):
         _, offset, length, checksum = piece.extent
         times[offset, length, checksum] = times.get((offset, length, checksum), 0) + 1
-    return [KeptExtent(*extent, many) for extent, many in times.items()], _ends(folder, first, count, origin)
+    packed = pack_kept([KeptExtent(*extent, many) for extent, many in times.items()])
+    return packed, _ends(folder, first, count, origin)
 
 
 def read_chunk(folder: str, target: memoryview, offset: int, origin: FileOrigin) -> None:

@@ -15,7 +15,9 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import (
     AuthenticationError,
@@ -24,16 +26,34 @@ from penstock.errors import (
     PartitionReleasedError,
     PenstockError,
     ProtocolError,
+    QuotaError,
     StaleError,
 )
 from penstock.external.accounts import GRANT_BYTES, Account, KeptPartition, KeptQuotas, KnownApplications
 from penstock.external.catalogue import Catalogue
-from penstock.external.folders import ServiceFolders, find_range, read_chunk, remove, size_of, write_ends
+from penstock.external.folders import (
+    END_BYTES,
+    ServiceFolders,
+    close_to_writers,
+    find_range,
+    pack_ends,
+    read_chunk,
+    remove,
+    size_of,
+    write_ends,
+)
 from penstock.external.keys import KEY_BYTES, ApplicationKey
 from penstock.external.manifests import FolderWord, described, read_word, write_word
-from penstock.external.requests import CommitPartition, FindRange, FoundRange, KeptState, pack_kept
+from penstock.external.requests import (
+    PIECE_PARTITIONS,
+    CommitPartition,
+    FindRange,
+    FoundRange,
+    HeldPartitions,
+    KeptState,
+)
 from penstock.external.results import ResultKeeper
-from penstock.external.upkeep import Upkeep
+from penstock.external.upkeep import TURN_PARTITIONS, Upkeep
 from penstock.observe.user_work import UserWork
 from penstock.partition.extents import DATA, data_name
 from penstock.partition.file_input import FileOrigin, open_file
@@ -41,6 +61,11 @@ from penstock.shuffle import PartitionId
 
 log = logging.getLogger("penstock.external")
 
+MOST_APPLICATIONS: Final = 1000
+"""Applications of one user."""
+MOST_NAMED: Final = 500
+"""Letters of a dataset's name, and of the cause of a failure."""
+_FINDING = 4
 _GONE = (KeptState.FAILED, KeptState.RELEASED)
 
 
@@ -55,6 +80,8 @@ class KeeperPolicy:
     host: str = ""
     """The name of this host, for messages."""
     kept: KeptQuotas = field(default_factory=KeptQuotas)
+    names: int = 1 << 16
+    """Partitions and results of one user that the service knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +109,13 @@ class Keeper:
         self._catalogue = catalogue
         self._policy = policy
         self.upkeep = Upkeep(self.accounts, catalogue, folders)
-        self.results = ResultKeeper(self.upkeep, policy.kept)
+        self.results = ResultKeeper(self.upkeep, policy.kept, policy.names)
         self.users = UserWork()
         self._beginning: set[tuple[str, PartitionId]] = set()
         """The partitions for which a disk is being chosen, each with its application."""
+        self._ends: dict[int, bytes] = {}
+        """Those that have come of partitions that are being committed."""
+        self._finding: dict[int, asyncio.Semaphore] = {}
         self._load()
 
     def introduce(self, title: str, key: bytes, user: int) -> Account:
@@ -95,6 +125,7 @@ class Keeper:
         known = ApplicationKey(title, key)
         account = self.accounts.find(known.name)
         if account is None:
+            self._make_place(user)
             account = Account(known, user)
             self._catalogue.add_application(account)
             self.accounts.add(account)
@@ -106,6 +137,21 @@ class Keeper:
         account.seen = time.monotonic()
         return account
 
+    def _make_place(self, user: int) -> None:
+        """Let the application go that has nothing here, and was silent longest, where its user has too many."""
+        known = [each for each in self.accounts.of_user(user) if not each.kept]
+        if len(known) < MOST_APPLICATIONS:
+            return
+        idle = [each for each in known if not each.connections and not each.numbers]
+        if not idle:
+            raise QuotaError(
+                f"user {user} has {len(known):,} applications with partitions or connections at this host's shuffle"
+                " service, the most that it knows of one user: end some, or wait for their leases to end"
+            )
+        oldest = min(idle, key=lambda each: each.seen)
+        self.accounts.remove(oldest)
+        self.upkeep.write(lambda: self._catalogue.remove_application(oldest))
+
     def secret_of(self, peer: str) -> bytes | None:
         """The key of the application of this name."""
         account = self.accounts.find(peer)
@@ -116,6 +162,9 @@ class Keeper:
         beginning = account.key.name, partition
         if partition in account.partitions or beginning in self._beginning:
             raise StaleError(f"partition {partition} was written, or given up, before")
+        if len(str(partition.dataset)) > MOST_NAMED or subpartitions < 1:
+            raise ProtocolError("a partition has subpartitions, and a dataset with a short name")
+        self.accounts.refuse_too_many(account.user, self._policy.names)
         kept = KeptPartition(0, partition, subpartitions, KeptState.WRITING)
         account.grant(kept, GRANT_BYTES, self._policy.quota)
         account.settle(kept, 0)
@@ -172,18 +221,27 @@ class Keeper:
             raise
         return room
 
-    async def commit(self, account: Account, request: CommitPartition) -> None:
-        """Take a partition over: its files are complete."""
+    async def commit(self, account: Account, request: CommitPartition) -> bool:
+        """Take a partition over: its files are complete. False until the last piece of its ends has come."""
         kept = self._writing(account, request.number)
-        if len(request.ends) != kept.subpartitions:
-            raise ProtocolError(f"{kept.partition} has {kept.subpartitions} subpartitions, not {len(request.ends)}")
+        begun = self._ends.setdefault(kept.number, b"")
+        ends = self._ends[kept.number] = begun + pack_ends(request.ends)
+        if len(ends) // END_BYTES < kept.subpartitions and request.has_more:
+            return False
+        del self._ends[kept.number]
+        if len(ends) // END_BYTES != kept.subpartitions:
+            raise ProtocolError(
+                f"{kept.partition} has {kept.subpartitions} subpartitions, not {len(ends) // END_BYTES}"
+            )
 
         word = word_of(account, kept)
+        folder, most = kept.folder, kept.bytes
 
         def settled() -> int:
-            write_ends(kept.folder, request.ends)
-            write_word(kept.folder, word)
-            return size_of(kept.folder)
+            close_to_writers(folder, most)
+            write_ends(folder, ends)
+            write_word(folder, word)
+            return size_of(folder)
 
         try:
             size = await self.upkeep.at_disk(kept.folder, settled)
@@ -196,6 +254,7 @@ class Keeper:
             self.give_up(account, kept.number, str(error))
             raise
         kept.state = KeptState.THERE
+        return True
 
     def size_of(self, account: Account, number: int) -> int:
         """The bytes of a partition; none where nobody knows it any more."""
@@ -205,8 +264,9 @@ class Keeper:
     def give_up(self, account: Account, number: int, cause: str) -> None:
         """A producer has failed; no matter where its partition is released already."""
         kept = account.numbers.get(number)
+        self._ends.pop(number, None)
         if kept is not None and kept.state is KeptState.WRITING:
-            self.upkeep.drop(account, kept, KeptState.FAILED, cause[:2000])
+            self.upkeep.drop(account, kept, KeptState.FAILED, cause[:MOST_NAMED])
 
     async def find(self, account: Account, request: FindRange) -> FoundRange:
         """Find a range, or say why it is not there."""
@@ -231,7 +291,7 @@ class Keeper:
             if kept.state in _GONE:
                 return FoundRange(kept.state, cause=kept.cause)
             raise
-        return FoundRange(KeptState.THERE, kept.number, pack_kept(extents), end)
+        return FoundRange(KeptState.THERE, kept.number, extents, end)
 
     async def read(self, account: Account, number: int, offset: int, target: memoryview) -> None:
         """Fill the target out of a partition's data file."""
@@ -254,32 +314,41 @@ class Keeper:
         path, origin = f"{kept.folder}/{data_name(DATA)}", self._origin(kept)
         return await self.upkeep.at_disk(kept.folder, lambda: open_file(path, origin))
 
-    def release(self, account: Account, partitions: Iterable[PartitionId]) -> None:
+    async def release(self, account: Account, partitions: Iterable[PartitionId]) -> None:
         """Remove partitions; what was not there is released as well, and readers hear so."""
-        for partition in partitions:
+        for count, partition in enumerate(partitions, 1):
             kept = account.partitions.get(partition)
             if kept is not None and kept.state not in _GONE:
                 self.upkeep.drop(account, kept, KeptState.RELEASED, "")
+            if not count % TURN_PARTITIONS:
+                await asyncio.sleep(0)
 
-    def forget_job(self, account: Account, job: str) -> None:
+    async def forget_job(self, account: Account, job: str) -> None:
         """A job is over, and nobody wants anything of it: say nothing more of it, and keep nothing."""
-        self.upkeep.forget(account, account.of_job(job))
+        await self.upkeep.forget_all(account, account.of_job(job))
 
-    def held(self, account: Account) -> tuple[PartitionId, ...]:
-        """The application's partitions with files."""
-        return tuple(each.partition for each in account.numbers.values() if each.folder)
+    def held(self, account: Account, after: int = 0) -> HeldPartitions:
+        """The application's partitions with files whose numbers are greater; a page of them, and its last number."""
+        there = (each for each in account.numbers.values() if each.number > after and each.folder)
+        page = list(islice(there, PIECE_PARTITIONS))
+        last = page[-1].number if len(page) == PIECE_PARTITIONS else 0
+        return HeldPartitions(tuple(each.partition for each in page), last)
 
-    def end(self, account: Account) -> None:
+    def finding(self, account: Account) -> asyncio.Semaphore:
+        """The turn of a user who looks for ranges: a few at a time, as their answers may be large."""
+        return self._finding.setdefault(account.user, asyncio.Semaphore(_FINDING))
+
+    async def end(self, account: Account) -> None:
         """An application is over: all of it goes."""
-        self.upkeep.end(account)
+        await self.upkeep.end(account)
 
-    def expire(self, now: float) -> None:
+    async def expire(self, now: float) -> None:
         """End the applications that nobody has heard of for too long; write rows that could not be written."""
         self.upkeep.write_again()
         for account in self.accounts.expired(now):
             lease = self.accounts.lease_of(account)
             log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, lease)
-            self.end(account)
+            await self.end(account)
 
     async def close(self) -> None:
         """Wait for what is being removed, and close the catalogue."""
@@ -310,7 +379,7 @@ class Keeper:
             log.warning(
                 "%d folders are not in the index, which may be an old copy: they stay, and nobody reads them", unknown
             )
-        held = sum(len(self.held(account)) for account in self.accounts)
+        held = sum(bool(kept.folder) for account in self.accounts for kept in account.numbers.values())
         log.info("%d applications, %d partitions, %d unfinished ones removed", len(self.accounts), held, removed)
 
     def _restore(self, account: Account, kept: KeptPartition) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from penstock.external.accounts import Account
 from penstock.external.keeper import Keeper
 from penstock.external.requests import KeptState
-from penstock.external.server import ServiceServer
+from penstock.external.server import GivenBytes, ServiceServer
 from penstock.link.figures import UseFigures, UseKind
 from penstock.machine.disk_work import DISKS
 from penstock.observe.samples import Sample, use_samples
@@ -31,7 +31,7 @@ _GIVEN = Metric(
     "Bytes that readers fetched, and bytes of files that they were lent.",
     (*_APPLICATION, "way"),
 )
-_MEMORY = Metric("penstock_external_memory_bytes", MetricKind.GAUGE, "Buffers for bytes on their way.", _APPLICATION)
+_MEMORY = Metric("penstock_external_memory_bytes", MetricKind.GAUGE, "Buffers for bytes on their way.", ("user",))
 _CONNECTIONS = Metric(
     "penstock_external_connections", MetricKind.GAUGE, "Connections of an application.", _APPLICATION
 )
@@ -43,8 +43,11 @@ _REFUSED = Metric(
 
 def service_samples(keeper: Keeper, server: ServiceServer) -> Iterator[Sample]:
     """All figures of this moment."""
+    given = server.given()
     for account in keeper.accounts:
-        yield from _of(account, server)
+        yield from _of(account, given.get(account.key.name, GivenBytes()))
+    for user, size in server.memory_bytes().items():
+        yield Sample(_MEMORY, (str(user),), size)
     for root, space in zip(keeper.folders.roots, keeper.upkeep.disks.known(), strict=True):
         if not space.problem:  # a disk that is gone has no figure
             yield Sample(_FREE, (str(root),), space.free)
@@ -63,12 +66,11 @@ def _user_name(user: str) -> str:
         return user
 
 
-def _of(account: Account, server: ServiceServer) -> Iterator[Sample]:
+def _of(account: Account, given: GivenBytes) -> Iterator[Sample]:
     labels = (account.key.title, str(account.user))
     yield Sample(_STORED, labels, account.used)
-    for way, size in server.given_to(account)._asdict().items():
+    for way, size in given._asdict().items():
         yield Sample(_GIVEN, (*labels, way), size)
-    yield Sample(_MEMORY, labels, server.memory_bytes(account))
     yield Sample(_CONNECTIONS, labels, account.connections)
     counts = dict.fromkeys(KeptState, 0)
     for kept in account.numbers.values():

@@ -17,8 +17,8 @@ SOCKET_NAME = "service.sock"
 class HostServiceOptions:
     """The options of one service. Sizes in bytes, times in seconds.
 
-    Files lie in `folders`, the index in the first. `quota` and `memory` are of each application, `reserve` of each
-    file system; 0 is no quota.
+    Files lie in `folders`, the index in the first. `quota` is of each application, `memory` of each user, `reserve`
+    of each file system; 0 is no quota.
     """
 
     folders: tuple[Path, ...]

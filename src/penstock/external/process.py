@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import time
 
 from penstock.connection.protection import serving_protection
 from penstock.connection.transport import join_host
+from penstock.errors import SettingError
 from penstock.external.adoption import open_service_folders
+from penstock.external.budgets import PARTITION_BYTES, UserBudgets
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import Keeper, KeeperPolicy
 from penstock.external.metrics import service_samples
@@ -26,6 +29,7 @@ from penstock.settings import ObserveSettings
 
 log = logging.getLogger("penstock.external")
 
+_LEAST_DESCRIPTORS, _FEW_DESCRIPTORS = 256, 4096
 _LOOKS = 8
 """Looks for what has expired within a lease."""
 
@@ -36,14 +40,16 @@ async def serve(options: HostServiceOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    descriptors = _descriptors()
     opened = open_service_folders(options.folders)
     try:
         host = socket.gethostname()
-        policy = KeeperPolicy(options.quota, options.lease, options.kept_lease, host, options.kept)
+        names = options.memory // PARTITION_BYTES
+        policy = KeeperPolicy(options.quota, options.lease, options.kept_lease, host, options.kept, names)
         found = opened.sorted
         folders = ServiceFolders(found.ours, options.reserve, hides_another=found.hides_another)
         keeper = Keeper(opened.index, folders, policy)
-        server = ServiceServer(keeper, options.memory)
+        server = ServiceServer(keeper, options.memory, UserBudgets(options.memory, descriptors))
         protection = serving_protection(options.tls, options.certificate, options.key)
         shown = ObserveSettings(
             metrics=bool(options.metrics_port), metrics_host=options.metrics_host, metrics_port=options.metrics_port
@@ -68,4 +74,19 @@ async def _watch(keeper: Keeper, lease: float, stopping: asyncio.Event) -> None:
         try:
             await asyncio.wait_for(stopping.wait(), lease / _LOOKS)
         except TimeoutError:
-            keeper.expire(time.monotonic())
+            await keeper.expire(time.monotonic())
+
+
+def _descriptors() -> int:
+    """The files and connections that this process may have; SettingError where these are too few to serve anybody."""
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if few < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most < _LEAST_DESCRIPTORS:
+        raise SettingError(
+            f"this process may have {most} files and connections, and needs {_LEAST_DESCRIPTORS:,}: set LimitNOFILE"
+            " (ulimit -n) to 65536"
+        )
+    if most < _FEW_DESCRIPTORS:
+        log.warning("%d files and connections at a time are few for many tasks: set LimitNOFILE to 65536", most)
+    return most

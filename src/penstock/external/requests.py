@@ -16,9 +16,10 @@ application whose connection it is, and finds no other.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 from penstock.link.wire import Done
@@ -33,8 +34,8 @@ CHUNK_HEAD = struct.Struct("<I")
 """Call; the bytes follow."""
 CHUNK_BYTES = 4 << 20
 """The most that one FETCH asks for."""
-PIECE_BYTES, PIECE_PARTITIONS = 128 << 10, 1000
-"""The most of a description, and of partitions, that one question or answer has."""
+PIECE_BYTES, PIECE_PARTITIONS, PIECE_ENDS = 128 << 10, 1000, 5000
+"""The most of a description, of partitions, and of ends of subpartitions that one question or answer has."""
 _EXTENT = struct.Struct("<QQQQ")
 
 
@@ -119,6 +120,8 @@ class CommitPartition(Request[Done]):
 
     number: int
     ends: tuple[EndOfPartition, ...]
+    has_more: bool = False
+    """True for a piece of the ends; the rest follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,13 @@ class ReleaseKept(Request[Done]):
     partitions: tuple[PartitionId, ...]
 
 
+def releases(partitions: Iterable[PartitionId]) -> Iterator[ReleaseKept]:
+    """The questions that release so many."""
+    left = iter(partitions)
+    while piece := tuple(islice(left, PIECE_PARTITIONS)):
+        yield ReleaseKept(piece)
+
+
 @dataclass(frozen=True, slots=True)
 class ForgetJob(Request[Done]):
     """A job is over, and nobody wants anything of it: all goes, also what attempts that were killed have left."""
@@ -178,14 +188,17 @@ class ForgetJob(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class HeldPartitions:
-    """Partitions whose files are there."""
+    """Partitions whose files are there, and the number after which there may be more, or 0."""
 
     partitions: tuple[PartitionId, ...]
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ListHeld(Request[HeldPartitions]):
-    """List the application's partitions here."""
+    """List the application's partitions here, a page of those after a number."""
+
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,10 @@ _AboutResult = SwitchKept | ForgetFormer | SwitchBack | UndoKept
 class ResultKeeper:
     """The results of all users of one service."""
 
-    def __init__(self, upkeep: Upkeep, quotas: KeptQuotas) -> None:
+    def __init__(self, upkeep: Upkeep, quotas: KeptQuotas, names: int) -> None:
         self._upkeep = upkeep
         self._quotas = quotas
+        self._names = names
 
     async def prepare(self, account: Account, request: PrepareKept) -> None:
         """Take partitions out of an application; errors as of the request."""
@@ -96,15 +97,15 @@ class ResultKeeper:
             formers = [(each, AccountRole.CURRENT) for each in others if each.role is AccountRole.FORMER]
             self._give_roles((result, AccountRole.PREPARED), *formers[:1])
 
-    def forget_former(self, account: Account, request: ForgetFormer) -> None:
+    async def forget_former(self, account: Account, request: ForgetFormer) -> None:
         """All hosts have switched; nothing happens where another one has the name meanwhile."""
         result = self._found(account, request)
         if result is not None and result.role is AccountRole.CURRENT:
             for other in self._upkeep.accounts.others(result):
                 if other.role is AccountRole.FORMER or other.made < result.made:
-                    self._upkeep.end(other)
+                    await self._upkeep.end(other)
 
-    def undo(self, account: Account, request: UndoKept) -> None:
+    async def undo(self, account: Account, request: UndoKept) -> None:
         """Give an application its partitions back; idempotent."""
         result = self._found(account, request)
         if result is None or result.role is not AccountRole.PREPARED:
@@ -114,7 +115,7 @@ class ResultKeeper:
         for kept in back:
             result.remove(kept)
             account.add(kept)
-        self._upkeep.end(result)
+        await self._upkeep.end(result)
 
     async def find(self, account: Account, request: FindByName) -> FoundByName:
         """The result that the user of this application has under a name."""
@@ -132,6 +133,7 @@ class ResultKeeper:
         folder = await upkeep.new_folder() if known is None else ""
         known = upkeep.accounts.find(name_of_key(request.key))
         if known is None:
+            upkeep.accounts.refuse_too_many(account.user, self._names)
             key = ApplicationKey(f"{account.key.title}: {request.name}"[:_NAME], request.key)
             known = Account(key, account.user, time.monotonic(), request.name, AccountRole.PREPARED)
             known.made, known.folder = time.time_ns(), folder

@@ -3,7 +3,8 @@
 
 Rules: a socket at which another process listens is left alone. Over the port a handshake proves the application's key
 (`connection/door.py`). Over the Unix socket there are few who have not said who they are, few of one user, and for
-ten seconds. The memory of an application goes with its last connection.
+ten seconds. The memory of a user goes with his last connection. A connection that would be more than its user's
+share is closed (`budgets`), and so is one whose question does not come whole within `HALF_SECONDS`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +25,9 @@ from penstock.connection.refusals import RefusalLog
 from penstock.connection.sockets import SocketEndpoint, SocketListener, unix_listening
 from penstock.connection.transport import Endpoint, Listener
 from penstock.connection.unauthenticated import Unauthenticated
-from penstock.errors import PenstockError, ProtocolError, SettingError, VersionError
+from penstock.errors import PenstockError, ProtocolError, QuotaError, SettingError, VersionError
 from penstock.external.accounts import Account
+from penstock.external.budgets import UserBudgets
 from penstock.external.chunk_memory import ChunkMemory
 from penstock.external.clients import ClientSession, Message, user_of
 from penstock.external.keeper import Keeper
@@ -32,6 +35,8 @@ from penstock.external.requests import CHUNK_BYTES
 
 log = logging.getLogger("penstock.external")
 
+HALF_SECONDS = 30.0
+_LOOK_SECONDS = 5.0
 _STRANGERS, _STRANGERS_OF_ONE = 4096, 1024
 """Tasks of one user that come at once; each says who it is with its first word."""
 _SOCKET_PATH = 100
@@ -50,13 +55,16 @@ class GivenBytes(NamedTuple):
 
 
 class ServiceServer:
-    """The doors over one keeper. `memory` bytes for each application."""
+    """The doors over one keeper. `memory` bytes for each user."""
 
-    def __init__(self, keeper: Keeper, memory: int) -> None:
+    def __init__(self, keeper: Keeper, memory: int, budgets: UserBudgets) -> None:
         self._keeper = keeper
+        self._budgets = budgets
         self._most = memory // CHUNK_BYTES
-        self._memories: dict[str, ChunkMemory] = {}
+        self._memories: dict[int, ChunkMemory] = {}
         self._sessions: dict[FrameConnection[Message], ClientSession] = {}
+        self._users: dict[FrameConnection[Message], int] = {}
+        self._looking: asyncio.TimerHandle | None = None
         self._strangers = Unauthenticated[FrameConnection[Message]](_STRANGERS, _STRANGERS_OF_ONE)
         self._listeners: list[Listener | SocketListener] = []
         self._refusals = RefusalLog()
@@ -71,22 +79,18 @@ class ServiceServer:
         """Those who could not prove who they are."""
         return self._door.refused
 
-    def memory_of(self, account: Account) -> ChunkMemory:
-        """The memory of an application."""
-        return self._memories.setdefault(account.key.name, ChunkMemory(self._most))
-
-    def given_to(self, account: Account) -> GivenBytes:
-        """The bytes that readers of an application got, over connections that have ended and those there are."""
-        found = self._given.get(account.key.name, GivenBytes())
+    def given(self) -> dict[str, GivenBytes]:
+        """The bytes that readers of applications got, over connections that have ended and those there are."""
+        found = dict(self._given)
         for session in self._sessions.values():
-            if session.account is account:
-                found = found.and_of(session)
+            if session.account is not None:
+                name = session.account.key.name
+                found[name] = found.get(name, GivenBytes()).and_of(session)
         return found
 
-    def memory_bytes(self, account: Account) -> int:
-        """The bytes that an application's memory takes now."""
-        found = self._memories.get(account.key.name)
-        return 0 if found is None else found.bytes
+    def memory_bytes(self) -> dict[int, int]:
+        """The bytes that each user's memory takes now."""
+        return {user: memory.bytes for user, memory in self._memories.items()}
 
     async def open(self, address: str, path: Path, protection: Protection) -> str:
         """Listen; the address with its port. SettingError where it can't be had."""
@@ -104,6 +108,7 @@ class ServiceServer:
                 f"the host service can't listen at {address} and {path}: {error}. See --host, --port and --socket"
             ) from error
         self._listeners.append(listener)
+        self._look()
         return listener.address
 
     def close(self) -> None:
@@ -116,6 +121,8 @@ class ServiceServer:
                 path.unlink()
             self._bound = None
         self._door.close()
+        if self._looking is not None:
+            self._looking.cancel()
         for connection in list(self._sessions):
             connection.close()
 
@@ -123,7 +130,7 @@ class ServiceServer:
         account = self._keeper.accounts.find(identity)
         if account is None:
             raise PenstockError("its application has just ended")
-        self._serve(endpoint, account)
+        self._serve(endpoint, account, account.user)
 
     def _came(self, connected: socket.socket, _: object) -> None:
         try:
@@ -132,7 +139,11 @@ class ServiceServer:
             log.debug("somebody has come and gone: %s", error)
             connected.close()
             return
-        connection = self._serve(SocketEndpoint(connected, f"a task of user {user}"), None)
+        try:
+            connection = self._serve(SocketEndpoint(connected, f"a task of user {user}"), None, user)
+        except QuotaError as error:
+            self._refusals.say(f"a task of user {user}", error)
+            return
         first = self._strangers.enter(connection, str(user))
         asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._look_at, connection)
         if first is not None:
@@ -146,14 +157,36 @@ class ServiceServer:
             log.warning("%s has not said which application it is", connection.peer)
             connection.close()
 
-    def _serve(self, endpoint: Endpoint, account: Account | None) -> FrameConnection[Message]:
-        session = ClientSession(self._keeper, endpoint, account, self.memory_of)
+    def _serve(self, endpoint: Endpoint, account: Account | None, user: int) -> FrameConnection[Message]:
+        share = self._budgets.enter(user)
+        if share is None:
+            endpoint.close()
+            raise QuotaError(
+                f"user {user} has as many connections as one may have here, {self._budgets.of_one} where nobody else"
+                " has any. Run fewer tasks at a time, or ask for a larger LimitNOFILE and --memory"
+            )
+        memory = self._memories.setdefault(user, ChunkMemory(self._most))
+        session = ClientSession(self._keeper, endpoint, account, memory, share)
         connection = FrameConnection(endpoint, session, self._closed)
-        self._sessions[connection] = session
+        session.connection = connection
+        self._sessions[connection], self._users[connection] = session, user
         return connection
+
+    def _look(self) -> None:
+        """Close connections whose question has come in part, and does not go on."""
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        late = time.monotonic() - HALF_SECONDS
+        for connection, session in list(self._sessions.items()):
+            if 0 < session.questions.since < late and connection.is_reading:
+                connection.close(ProtocolError(f"a question has not come whole within {HALF_SECONDS:.0f} s"))
 
     def _closed(self, connection: FrameConnection[Message], error: BaseException | None) -> None:
         session = self._sessions.pop(connection, None)
+        user = self._users.pop(connection, None)
+        if user is not None:
+            self._budgets.leave(user)
+            if user not in self._budgets:
+                self._memories.pop(user, None)
         self._strangers.leave(connection)
         if isinstance(error, ProtocolError | VersionError):
             self._refusals.say(connection.peer, error)
@@ -162,10 +195,8 @@ class ServiceServer:
         account = session.account
         name = account.key.name
         self._given[name] = self._given.get(name, GivenBytes()).and_of(session)
-        if not account.connections:
-            self._memories.pop(name, None)
-            if self._keeper.accounts.find(name) is None:
-                self._given.pop(name, None)
+        if not account.connections and self._keeper.accounts.find(name) is None:
+            self._given.pop(name, None)
 
 
 def _number_of(path: Path) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from penstock.errors import StorageError
 from penstock.external.accounts import Account, KeptPartition, KnownApplications
@@ -22,6 +22,8 @@ from penstock.external.requests import KeptState
 log = logging.getLogger("penstock.external")
 
 T = TypeVar("T")
+TURN_PARTITIONS: Final = 250
+"""Partitions that are dealt with before others have their turn: some ten milliseconds."""
 
 
 class Upkeep:
@@ -75,12 +77,19 @@ class Upkeep:
             account.remove(kept)
         self.write(lambda: self.catalogue.remove(found, doomed))
 
-    def end(self, account: Account) -> None:
-        """An application is over, or a result: all of it goes."""
+    async def forget_all(self, account: Account, partitions: Sequence[KeptPartition]) -> None:
+        """Forget many, in turns with what others ask."""
+        for at in range(0, len(partitions), TURN_PARTITIONS):
+            self.forget(
+                account, [each for each in partitions[at : at + TURN_PARTITIONS] if each.number in account.numbers]
+            )
+            await asyncio.sleep(0)
+
+    async def end(self, account: Account) -> None:
+        """An application is over, or a result: all of it goes. Nobody finds it from now on."""
         self.accounts.remove(account)
+        await self.forget_all(account, list(account.numbers.values()))
         doomed = self._doom(account.numbers.values(), account.folder)
-        for kept in account.numbers.values():
-            kept.state, kept.folder = KeptState.RELEASED, ""
         self.write(lambda: self.catalogue.remove_application(account, doomed))
 
     def write(self, write: Callable[[], None]) -> None:

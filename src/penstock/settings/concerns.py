@@ -130,7 +130,8 @@ class ExternalSettings:
     Every host has it at this `port`, and at this `socket`, a path, for its own tasks. One that gives nothing for
     `retry_timeout` is lost, with what it keeps. A reader that comes before its producer has written anything waits
     for `request_timeout`. With `lending` a reader on the service's own host is lent the files and reads them itself;
-    without it, or where the socket is not, it fetches all rows from the port.
+    without it, or where the socket is not, it fetches all rows from the port. A task tells its application's key to a
+    service of root, of the task's own user, or of `user`: a name, or a number.
     """
 
     socket: str = "/var/lib/penstock/service.sock"
@@ -138,6 +139,7 @@ class ExternalSettings:
     retry_timeout: float = 60.0
     request_timeout: float = 60.0
     lending: bool = True
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

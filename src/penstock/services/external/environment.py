@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from penstock.connection.protection import services_protection
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import ListHeld, ReleaseKept
+from penstock.external.requests import HeldPartitions, ListHeld, releases
 from penstock.plugin.environment import BlockingEnvironment
 from penstock.plugin.writer import StoredWriter
-from penstock.services.external.host_line import HostLine
+from penstock.services.external.host_line import HostLine, HostSocket
 from penstock.services.external.sources import ExternalSources
 from penstock.services.external.writer import ExternalFiles
 from penstock.services.fetching.gate import FetchingGate
@@ -45,7 +45,8 @@ class ExternalEnvironment(BlockingEnvironment):
         """Have this host's service remove these partitions."""
         line = self._line()
         try:
-            line.ask(ReleaseKept(tuple(partitions)))
+            for request in releases(partitions):
+                line.ask(request)
         finally:
             line.close()
 
@@ -53,11 +54,16 @@ class ExternalEnvironment(BlockingEnvironment):
         """The application's partitions at this host's service."""
         line = self._line()
         try:
-            return list(line.ask(ListHeld()).partitions)
+            found: list[PartitionId] = []
+            page = HeldPartitions((), -1)
+            while page.last:
+                page = line.ask(ListHeld(max(0, page.last)))
+                found += page.partitions
+            return found
         finally:
             line.close()
 
     def _line(self) -> HostLine:
         """A line of the environment's own: the task that it is of may have been told to stop."""
         settings = self._settings.external
-        return HostLine(settings.socket, self._key, settings.retry_timeout, lambda: None)
+        return HostLine(HostSocket(settings.socket, settings.user), self._key, settings.retry_timeout, lambda: None)

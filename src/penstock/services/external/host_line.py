@@ -3,23 +3,26 @@
 
 Rules: it waits in steps of a twentieth of a second, and looks in between whether its task is to stop. A service that
 is not there, as while it is restarted, is waited for; one that goes while a partition is written, or gives no answer
-for a minute, takes it along.
+for a minute, takes it along. It says its key to root, to a process of its own user, or to one of a user that
+a setting names: whoever else listens at the path hears nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from penstock.connection.frames import HEADER, check, read_beginning
 from penstock.connection.handshake import check_greeting, greeting
-from penstock.errors import NoStorageError, StorageError
+from penstock.errors import AuthenticationError, NoStorageError, SettingError, StorageError
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import BeginPartition, BegunPartition, Introduce, Introduced, LendFile
 from penstock.link.control import raise_for_error
@@ -33,6 +36,14 @@ _PAUSE_SECONDS = 0.1
 _ANSWER_SECONDS = 60.0
 _LAST_SECONDS = 2.0
 _LENT = 2
+_PEER = struct.Struct("3i")
+
+
+class HostSocket(NamedTuple):
+    """The place of a host's service: the path of its socket, and the user that it may run as beside root."""
+
+    path: str
+    user: str = ""
 
 
 class HostLine:
@@ -40,13 +51,13 @@ class HostLine:
 
     def __init__(
         self,
-        path: str,
+        place: str | HostSocket,
         key: ApplicationKey,
         patience: float,
         check: Callable[[], object],
         answer: float = _ANSWER_SECONDS,
     ) -> None:
-        self._path = path
+        self._path, self._user = (place, "") if isinstance(place, str) else place
         self._check = check
         self._patience = patience
         self._calls = 0
@@ -127,8 +138,24 @@ class HostLine:
                         " spark.penstock.external.socket to where it is"
                     ) from error
             else:
+                try:
+                    self._check_peer(connected)
+                except BaseException:
+                    connected.close()
+                    raise
                 return connected
             self._pause()
+
+    def _check_peer(self, connected: socket.socket) -> None:
+        """Raise AuthenticationError for a peer that may not know the key; the kernel says who it is."""
+        found = user_at(connected)
+        if found in (0, os.geteuid()) or (self._user and found == _number_of(self._user)):
+            return
+        raise AuthenticationError(
+            f"the process that listens at {self._path} runs as user {found}, and this one as user {os.geteuid()}:"
+            " it is not told this application's key. Where it is this host's service, set"
+            " spark.penstock.external.user to its user"
+        )
 
     def _pause(self) -> None:
         self._check()
@@ -187,3 +214,18 @@ class HostLine:
         for descriptor in lent:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def user_at(connected: socket.socket) -> int:
+    """The user at the other end of a Unix socket, as the kernel says."""
+    _, user, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(user)
+
+
+def _number_of(user: str) -> int:
+    if user.isdecimal():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError as error:
+        raise SettingError(f"spark.penstock.external.user={user} is no user of this host") from error

@@ -38,7 +38,7 @@ from penstock.external.requests import (
 )
 from penstock.services.described_results import packed_result, unpacked_result
 from penstock.services.external.client import call
-from penstock.services.external.host_line import HostLine
+from penstock.services.external.host_line import HostLine, HostSocket
 from penstock.settings import Settings
 from penstock.shuffle import PartitionId, ShuffleDescriptor
 from penstock.shuffle.requests import Request
@@ -101,7 +101,12 @@ class KeptResults:
             protection = services_protection(self._settings.tls)
             return call(self._key, address, requests, _CALL_SECONDS, protection)
         external = self._settings.external
-        line = HostLine(external.socket, self._key, min(external.retry_timeout, _CALL_SECONDS), lambda: None)
+        line = HostLine(
+            HostSocket(external.socket, external.user),
+            self._key,
+            min(external.retry_timeout, _CALL_SECONDS),
+            lambda: None,
+        )
         try:
             return [line.ask(request) for request in requests]
         finally:

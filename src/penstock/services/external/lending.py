@@ -24,7 +24,7 @@ from penstock.external.keys import ApplicationKey
 from penstock.external.requests import LendFile
 from penstock.partition.file_input import read_at
 from penstock.services.external.fetches import WINDOW
-from penstock.services.external.host_line import HostLine
+from penstock.services.external.host_line import HostLine, HostSocket
 from penstock.shuffle import PartitionId, Received
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ _ANSWER_SECONDS = 1.0
 class Lender:
     """The files that one service of this host lends to one gate; `note` is told of the bytes that are read."""
 
-    def __init__(self, path: str, key: ApplicationKey, note: Callable[[int], None]) -> None:
+    def __init__(self, place: HostSocket, key: ApplicationKey, note: Callable[[int], None]) -> None:
         self.note = note
         self.unread = 0
         """Bytes that were read, and not given out."""
         self.open: set[int] = set()
-        self._path = path
+        self._place = place
         self._key = key
         self._line: HostLine | None = None
         self._has_failed = False
@@ -53,7 +53,7 @@ class Lender:
             return -1
         try:
             if self._line is None:
-                self._line = HostLine(self._path, self._key, 0.0, lambda: None, _ANSWER_SECONDS)
+                self._line = HostLine(self._place, self._key, 0.0, lambda: None, _ANSWER_SECONDS)
             descriptor = self._line.borrow(request)
         except PartitionError:
             return -1

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, SettingError
 from penstock.external.keys import ApplicationKey
 from penstock.external.requests import RenewLease
 from penstock.services.external.client import call
-from penstock.services.external.host_line import HostLine
+from penstock.services.external.host_line import HostLine, HostSocket
 from penstock.settings import Settings
 
 _SECONDS = 5.0
@@ -27,7 +27,8 @@ def reached(key: ApplicationKey, settings: Settings, names: Sequence[str]) -> st
     NoStorageError where there is no service, VersionError, SettingError where it answers under none of them.
     """
     external, protection = settings.external, services_protection(settings.tls)
-    HostLine(external.socket, key, min(external.retry_timeout, _SECONDS), lambda: None).close()
+    patience = min(external.retry_timeout, _SECONDS)
+    HostLine(HostSocket(external.socket, external.user), key, patience, lambda: None).close()
     refusals = []
     for name in names:
         address = join_host(name, external.port)

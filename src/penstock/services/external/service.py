@@ -18,7 +18,7 @@ from penstock.connection.protection import services_protection
 from penstock.connection.transport import host_in, join_host
 from penstock.errors import PenstockError
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import EndApplication, ForgetJob, ReleaseKept, RenewLease
+from penstock.external.requests import EndApplication, ForgetJob, RenewLease, releases
 from penstock.services.external.client import call
 from penstock.services.external.kept_results import KeptResults
 from penstock.services.partitions_of_jobs import PartitionsOfJobs
@@ -85,8 +85,7 @@ class Untold:
     @property
     def requests(self) -> list[Request[Any]]:
         """The questions that say so."""
-        released = [ReleaseKept(tuple(self.partitions))] if self.partitions else []
-        return [*released, *map(ForgetJob, sorted(self.jobs))]
+        return [*releases(self.partitions), *map(ForgetJob, sorted(self.jobs))]
 
 
 class ExternalMaster:

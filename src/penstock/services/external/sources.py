@@ -10,6 +10,7 @@ from penstock.connection.transport import host_in, split_host
 from penstock.external.keys import ApplicationKey
 from penstock.services.external.channel import ExternalChannel
 from penstock.services.external.fetches import ServiceFetches
+from penstock.services.external.host_line import HostSocket
 from penstock.services.external.lending import Lender, is_of_this_host
 from penstock.services.external.session import ServiceSession
 from penstock.services.fetching.line import LinePatience, ServiceLine
@@ -67,7 +68,8 @@ class ExternalSources:
         if not self._is_here[host]:
             return None
         if source.location not in self._lenders:
-            self._lenders[source.location] = Lender(self._settings.socket, self._key_of(source), self._note)
+            place = HostSocket(self._settings.socket, self._settings.user)
+            self._lenders[source.location] = Lender(place, self._key_of(source), self._note)
         return self._lenders[source.location]
 
     def _key_of(self, source: ShuffleDescriptor) -> ApplicationKey:

@@ -13,13 +13,20 @@ from pathlib import Path
 
 from penstock.errors import PenstockError, StorageError
 from penstock.external.keys import ApplicationKey
-from penstock.external.requests import BeginPartition, BegunPartition, CommitPartition, GiveUpPartition, GrowPartition
+from penstock.external.requests import (
+    PIECE_ENDS,
+    BeginPartition,
+    BegunPartition,
+    CommitPartition,
+    GiveUpPartition,
+    GrowPartition,
+)
 from penstock.partition.extent_writer import ExtentWriter, one_file_writer
 from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.plugin.writer import RowStore
-from penstock.services.external.host_line import HostLine
+from penstock.services.external.host_line import HostLine, HostSocket
 from penstock.settings import Settings
 from penstock.shuffle import EndOfPartition, ResultPartitionDescriptor, TaskHost
 
@@ -49,7 +56,9 @@ class ExternalFiles(RowStore):
     def register(self) -> None:
         """Have this host's service make the files; NoStorageError where there is none, QuotaError, StorageError."""
         external = self._settings.external
-        self._line = HostLine(external.socket, self._key, external.retry_timeout, self._host.check_cancelled)
+        self._line = HostLine(
+            HostSocket(external.socket, external.user), self._key, external.retry_timeout, self._host.check_cancelled
+        )
         wanted = BeginPartition(self._partition, self._descriptor.partition.subpartitions)
         self._begun, *lent = self._line.begin(wanted)
         self._lent = tuple(lent)
@@ -74,7 +83,10 @@ class ExternalFiles(RowStore):
         """Complete the files, and hand them to the service."""
         assert self._files is not None  # noqa: S101 - what has not begun is not finished
         ends = self._files.finish()
-        self._asking().ask(CommitPartition(self._begun.number, ends))
+        self._give_back()  # the service has to copy what anybody can still write to
+        for at in range(0, max(1, len(ends)), PIECE_ENDS):
+            has_more = at + PIECE_ENDS < len(ends)
+            self._asking().ask(CommitPartition(self._begun.number, ends[at : at + PIECE_ENDS], has_more))
         return ends
 
     def abort(self, cause: BaseException) -> None:

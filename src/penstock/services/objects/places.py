@@ -9,16 +9,20 @@
         failed, released    why there are no rows: a cause, or nothing
 
 A store lists and reads what was written before, as S3 does, and shows an object when it is whole. There is no lock.
-In a folder of a file system small objects are written aside, as `<name>.partial`, and renamed.
+In a folder of a file system small objects are written aside, as `<name>.partial`, and renamed; folders and files
+are their user's alone.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+import pyarrow as pa
 import xxhash
 from pyarrow import fs
 
@@ -104,12 +108,21 @@ class ObjectFolder:
                 with self.filesystem.open_output_stream(path) as stream:
                     stream.write(data)
                 return
-            self.filesystem.create_dir(path.rpartition("/")[0])
-            with self.filesystem.open_output_stream(path + _PARTIAL) as stream:
+            with self.output(path + _PARTIAL) as stream:
                 stream.write(data)
             self.filesystem.move(path + _PARTIAL, path)
         except OSError as error:
             raise StorageError(f"{path} can't be written: {error}") from error
+
+    def output(self, path: str) -> pa.NativeFile:
+        """A stream into an object; in a folder of a file system it is this user's alone."""
+        if is_here(self.filesystem):
+            own = [each for each in Path(path).parents if str(each).startswith(self.root)]
+            own[-1].parent.mkdir(parents=True, exist_ok=True)
+            for folder in reversed(own):
+                folder.mkdir(0o700, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        return self.filesystem.open_output_stream(path)
 
     def read(self, path: str) -> bytes:
         """A small object; FileNotFoundError, OSError."""

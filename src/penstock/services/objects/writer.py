@@ -54,7 +54,7 @@ class ObjectRows(RowStore):
     def open(self) -> RegionWriter:
         """Begin; StorageError where the store takes nothing."""
         try:
-            self._stream = self._folder.filesystem.open_output_stream(f"{self._place}/{DATA}")
+            self._stream = self._folder.output(f"{self._place}/{DATA}")
         except OSError as error:
             raise StorageError(f"{self._place} can't be written: {error}") from error
         return self._regions
