@@ -51,6 +51,11 @@ def rate() -> Any:
     return reader().format("rate").load()
 
 
+def structs(path: Path) -> Any:
+    """Rows with a struct."""
+    return reader().schema("n long, s struct<a: long>").parquet(str(path))
+
+
 def writer() -> Any:
     """A sink in the making."""
     return rate().writeStream
@@ -108,6 +113,18 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
     "toDF": (lambda p: rate().toDF(), PlanError, "toDF needs all rows", "stream.writeStream.format("),
     "writeParquet": (lambda p: rate().writeParquet(p), PlanError, "writeParquet needs all", "stream.writeStream"),
     "persist": (lambda p: rate().persist(), PlanError, "persist needs all rows", "stream.writeStream"),
+    "duplicates by a struct": (
+        lambda p: structs(p).dropDuplicates(),
+        SchemaError,
+        "column 's' of type struct<a: int64> cannot be grouped by",
+        "make plain columns of what you group by",
+    ),
+    "the first rows of a struct": (
+        lambda p: structs(p).keyBy("s").top(3, "n"),
+        SchemaError,
+        "column 's' of type struct<a: int64> cannot be grouped by",
+        "make plain columns of what you group by",
+    ),
     "a watermark of a number": (
         lambda p: rate().withWatermark("value", "1 minute"),
         SchemaError,

@@ -18,6 +18,7 @@ from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import exchange, hash_exchange
+from penstock.operators.keys import refuse_ungroupable
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
@@ -66,6 +67,7 @@ def _first_rows(stream: Stream, keys: tuple[str, ...], time: str, keeps: int) ->
     from penstock.stream.duplicates import DropDuplicates
 
     schema: pa.Schema = stream.schema
+    refuse_ungroupable(schema, keys)
     return _keyed(stream, keys).applied(DropDuplicates(schema, keys, time, keeps), schema)
 
 

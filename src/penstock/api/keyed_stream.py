@@ -179,6 +179,7 @@ class KeyedStream(GroupVerbs, Stream):
         columns = column_arguments(cols, self.schema, "top")
         if not (count and columns and self._keys):
             raise PlanError("top needs a number of rows, columns to order by, and keys: keyBy('k').top(3, 'price')")
+        refuse_ungroupable(self.schema, (*self._keys, *columns))
         directions = [ascending] * len(columns) if isinstance(ascending, bool) else list(ascending)
         if len(directions) != len(columns):
             raise PlanError(f"top: ascending has {len(directions)} values for {len(columns)} columns")

@@ -49,11 +49,13 @@ class Stage:
     """The columns of a row beside its key and time, where so many milliseconds have been reached."""
     has_late_rows: bool = True
     time_mode: str = ""
+    is_by_time: bool = False
+    """True if the time is a key too."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The names of the columns by which rows are dealt out."""
-        return names_of(self.key)
+        """The names of the columns by which rows are dealt out, which are the first ones."""
+        return (*names_of(self.key), "t") if self.is_by_time else names_of(self.key)
 
 
 def stage_of(kind: str, chance: random.Random, milliseconds: Callable[[], int]) -> Stage:
@@ -167,7 +169,8 @@ def _duplicates(chance: random.Random, _: Any) -> Stage:
     else:
         keeps = chance.choice((0, 3, 12))
         operator, oracle = DropDuplicates(schema, keys, "t", keeps), Firsts(keys, GROUPS, "t", keeps)
-    return Stage(f"duplicates, kept {way}", key, (schema,), ((),), operator, oracle, _v)
+    is_by_time = way == "by time"
+    return Stage(f"duplicates, kept {way}", key, (schema,), ((),), operator, oracle, _v, is_by_time=is_by_time)
 
 
 def _top(chance: random.Random, _: Any) -> Stage:
