@@ -118,12 +118,15 @@ class QueryStorage:
         self._is_uncertain = False
         """True if nobody can tell whether the last checkpoint is complete."""
         self._positions = FirstPositions(*self._storage.place)
+        self._looked: Found | None = None
+        """The checkpoints that `look` has found."""
         self._first: tuple[dict[str, First], dict[str, First]] = ({}, {})
         """The first positions that were found, and those with which the query begins."""
 
     def look(self, vertices: Mapping[str, int]) -> None:
         """Raise what `claim` would raise, and change nothing: ahead of all else that may refuse the query."""
-        self._refuse(self._storage.look(self._retained), vertices)
+        self._looked = self._storage.look(self._retained)
+        self._refuse(self._looked, vertices)
 
     def first_positions(self, ask: Mapping[str, Callable[[], bytes]]) -> dict[str, bytes]:
         """The positions at which those sources begin of which no checkpoint has one.
@@ -131,7 +134,7 @@ class QueryStorage:
         `ask` says by uid where one begins now. Nobody is asked twice: what an earlier driver was told counts, and
         `claim` writes down what is new. Raises CheckpointError where that can't be read, and what `ask` raises.
         """
-        metadata = self._storage.look(self._retained).metadata
+        metadata = (self._looked or self._storage.look(self._retained)).metadata
         if metadata is None and self._options.savepoint:
             metadata = SavepointFolder(self._options.savepoint).find().metadata
         wanted = ask.keys() - (metadata.sources.keys() if metadata is not None else ())
