@@ -20,6 +20,7 @@ from penstock.external.catalogue import Catalogue
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import BegunFiles, Keeper, KeeperPolicy
 from penstock.external.keys import ApplicationKey
+from penstock.external.process import own_descriptors
 from penstock.external.requests import (
     CommitPartition,
     FindByName,
@@ -422,3 +423,46 @@ def test_bytes_that_are_written_after_the_commit_are_nobodys(services: Services)
         await keeper.close()
 
     asyncio.run(run())
+
+
+def test_a_question_about_many_is_answered_in_turns_with_others(services: Services) -> None:
+    """Others have their turns while 1,000 partitions are released, and while an application ends."""
+
+    async def run() -> list[int]:
+        keeper, account = services.start()
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        going = asyncio.ensure_future(others())
+        await keeper.release(account, map(identity, range(1000)))
+        found = [turns]
+        for number in range(1, 1001):
+            account.add(KeptPartition(number, identity(number), 1, KeptState.RELEASED))
+        await keeper.end(account)
+        found.append(turns - found[0])
+        going.cancel()
+        await keeper.close()
+        return found
+
+    assert min(asyncio.run(run())) >= 4
+
+
+@pytest.mark.parametrize(("most", "told"), [(200, "needs 256"), (1000, ""), (65536, "")])
+def test_a_service_takes_the_descriptors_that_it_may_have(
+    monkeypatch: pytest.MonkeyPatch, most: int, told: str
+) -> None:
+    """It raises its own limit up to the operator's, and says so where that is too low to serve anybody."""
+    taken = []
+    monkeypatch.setattr("resource.getrlimit", lambda _: (100, most))
+    monkeypatch.setattr("resource.setrlimit", lambda _, limits: taken.append(limits))
+    if told:
+        with pytest.raises(SettingError, match=f"{told}.*LimitNOFILE"):
+            own_descriptors()
+    else:
+        assert own_descriptors() == most
+    assert taken == [(most, most)]

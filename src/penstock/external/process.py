@@ -40,7 +40,7 @@ async def serve(options: HostServiceOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    descriptors = _descriptors()
+    descriptors = own_descriptors()
     opened = open_service_folders(options.folders)
     try:
         host = socket.gethostname()
@@ -77,7 +77,7 @@ async def _watch(keeper: Keeper, lease: float, stopping: asyncio.Event) -> None:
             await keeper.expire(time.monotonic())
 
 
-def _descriptors() -> int:
+def own_descriptors() -> int:
     """The files and connections that this process may have; SettingError where these are too few to serve anybody."""
     few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if few < most:

@@ -24,6 +24,7 @@ import xxhash
 
 from penstock.errors import StorageError
 from penstock.machine.durable import sync_folder
+from penstock.machine.owned_folders import check_owned
 
 _HEAD = struct.Struct("<IQ")
 _NAME = "manager.log"
@@ -44,9 +45,10 @@ class StateLog:
         """True if there may be bytes behind the last record."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            check_owned(folder)
+            self._lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except BlockingIOError as error:
             os.close(self._lock)
             raise StorageError(
