@@ -33,6 +33,7 @@ from penstock.stream.sinks import SinkOperator
 from penstock.stream.watermark import LEAST, MOST, Watermark, least_stored
 from penstock.stream.watermark_step import AssignWatermark
 from penstock.stream.watermarks import (
+    CAUGHT_UP,
     EventTimeProgress,
     InputWatermarks,
     PartitionTimes,
@@ -127,10 +128,11 @@ def test_a_task_without_rows_is_idle_after_a_while() -> None:
     assert never.progress(1e9) == EventTimeProgress(90)
 
 
+WAITS = st.sampled_from([None, 0.0, 4.9, 5.0, 9.0, CAUGHT_UP])
 PARTITION_EVENTS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(-20, 100))),
-        st.tuples(st.just("waiting"), st.dictionaries(st.sampled_from("abc"), st.sampled_from([0.0, 4.9, 5.0, 9.0]))),
+        st.tuples(st.sampled_from(["waiting", "last"]), st.dictionaries(st.sampled_from("abc"), WAITS)),
     ),
     max_size=20,
 )
@@ -138,22 +140,29 @@ PARTITION_EVENTS = st.lists(
 
 @given(PARTITION_EVENTS, st.integers(LEAST, 50))
 def test_the_least_of_the_partitions_that_count_holds(events: list[tuple[str, object]], reached: int) -> None:
-    """Also one that has given nothing yet; one that had nothing for long counts for nothing, and none goes back."""
+    """Also one that has given nothing yet; one that had nothing for long counts for nothing, and none goes back.
+
+    At the end of a run those count that have had rows in it, or were not read to their end; without any it stays.
+    """
     times = PartitionTimes(10, 5.0)
     times.restore(Watermark(reached), {"a": 7})
-    greatest = {"a": 7}
-    before = times.progress({"d": 0.0}).watermark
+    greatest, fresh = {"a": 7}, set()
+    before = times.held().watermark
     assert before == Watermark(LEAST if reached == LEAST else max(LEAST, reached - 10))
     for kind, detail in events:
-        if kind != "waiting":
+        if not isinstance(detail, dict):
             times.rows_came(kind, detail)  # type: ignore[arg-type]
             greatest[kind] = max(greatest.get(kind, LEAST), LEAST if detail is None else int(str(detail)))
+            fresh |= set() if detail is None else {kind}
             continue
-        waiting: dict[str, float] = detail  # type: ignore[assignment]
-        now = times.progress(waiting)
-        holding = [each for each, seconds in waiting.items() if seconds < 5.0]
-        assert now.is_idle == (bool(waiting) and not holding)
-        least = min((greatest.get(each, LEAST) for each in holding), default=max(greatest.values()))
+        waits: dict[str, float] = {name: -1.0 if seconds is None else seconds for name, seconds in detail.items()}
+        is_over = {name: CAUGHT_UP in (seconds, kind == "last" and CAUGHT_UP) for name, seconds in waits.items()}
+        holding = {n for n, s in waits.items() if s < 0 or (n in fresh if is_over[n] else s < 5.0)}
+        now = times.progress(detail, is_last=kind == "last")
+        fresh &= holding
+        assert now.is_idle == (not holding)
+        others = LEAST if waits and all(is_over.values()) else max(greatest.values())
+        least = min((greatest.get(each, LEAST) for each in holding), default=others)
         assert now.watermark == max(before, Watermark(LEAST if least == LEAST else least - 10))
         before = now.watermark
 
@@ -228,10 +237,10 @@ def test_a_partition_without_rows_holds_nothing_back_after_a_while() -> None:
         clock[0] += 4.0
         assert reader.poll(10) is not None
         assert reader.partition == "fast"
-    assert reader.partitions_waiting() == {"fast": 0.0, "slow": 4.0}
+    assert reader.partitions_waiting() == {"fast": None, "slow": 4.0}
     while reader.partition == "fast":
         reader.poll(10)
-    assert reader.partitions_waiting() == {"fast": 0.0, "slow": 0.0}
+    assert reader.partitions_waiting() == {"fast": None, "slow": None}
 
 
 def timed_batch(*times: int | None) -> pa.RecordBatch:

@@ -164,6 +164,8 @@ class FilesReader:
         self._looking = _Looking()
         self._again = list(progress.begun)
         """Files that were begun, and that are to be opened again."""
+        self._backlog = set(progress.begun)
+        """Files that were there at the first look, and are not read."""
         self._gone: dict[str, _Gone] = {}
         self._sizes = _Sizes()
         self._file = ""
@@ -174,6 +176,11 @@ class FilesReader:
     def is_ended(self) -> bool:
         """True if all files were read that a bounded source, or one of what is available, has to read."""
         return not self._looks_again and not (self._progress.begun or self._progress.waiting)
+
+    @property
+    def reads_backlog(self) -> bool:
+        """True while files are to be read that the first look has found: their order says nothing of their rows."""
+        return bool(self._backlog) or not self._looking.has_looked
 
     @property
     def wake_at(self) -> float | None:
@@ -253,6 +260,7 @@ class FilesReader:
         self._gone.pop(name, None)
         self._progress.finish(name, self._day)
         self._sizes.drop(name)
+        self._backlog.discard(name)
         return False
 
     def _next_file(self) -> str | None:
@@ -278,6 +286,7 @@ class FilesReader:
             _LOG.warning("%s left the folder before it was read; it is read if it comes back", path)
             del self._progress.begun[name]
             self._sizes.drop(name)
+            self._backlog.discard(name)
             self._looking.due = max(self._looking.due or 0.0, now + _RETRY_SECONDS[0])
             return
         if not begun.gone_since:
@@ -335,6 +344,8 @@ class FilesReader:
         self._refuse_old(found)
         self._progress.looked(found.known, found.new)
         self._sizes.add({name: found.sizes[name] for name in found.new if name in found.sizes})
+        if not looking.has_looked:
+            self._backlog |= {*self._progress.begun, *self._progress.waiting}
         self._progress.is_listed = looking.has_looked = True
         return True
 

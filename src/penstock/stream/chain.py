@@ -22,7 +22,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import Chunk as StoredChunk
 from penstock.shuffle.metrics import OPERATOR_GROUP
 from penstock.stream.restored_state import PartOfState
-from penstock.stream.sources import PartitionReader
+from penstock.stream.sources import SourceReader, partitions_of
 from penstock.stream.watermark import Watermark, never_back
 from penstock.stream.watermarks import EventTimeProgress
 
@@ -51,7 +51,8 @@ class StepContext:
     greater, also as text. It is empty for a query without checkpoints. `attempt` counts the attempts of this driver.
     `is_finished`: the task had finished in the restored checkpoint, so no row comes and nothing is to be published.
     `idle_after`: seconds without rows after which an input holds no watermark back; 0: it always does.
-    `clock` gives the seconds since 1970 by which timers of the clock fire.
+    `clock` gives the seconds since 1970 by which timers of the clock fire. `is_bounded`: the run reads what is
+    available and ends, so its rows are one batch, and event time moves once, at its end.
     """
 
     subtask: int
@@ -63,6 +64,7 @@ class StepContext:
     is_finished: bool = False
     idle_after: float = 0.0
     clock: Callable[[], float] = time.time
+    is_bounded: bool = False
 
 
 class Step(Protocol):
@@ -232,12 +234,19 @@ class Chain:
         """True if a step makes watermarks of the rows that it sees, so that event time moves without an event."""
         return any(getattr(step, "makes_time", False) for _, step in self._steps)
 
-    def reads(self, reader: PartitionReader) -> None:
+    def reads(self, reader: SourceReader) -> None:
         """Tell the first step that makes watermarks whose rows they are of."""
         first = next((step for _, step in self._steps if getattr(step, "makes_time", False)), None)
         if first is not None:
-            reader.read_by_partition()
+            if (partitions := partitions_of(reader)) is not None:
+                partitions.read_by_partition()
             first.reads(reader)  # type: ignore[attr-defined]
+
+    def end_run(self) -> None:
+        """Tell the steps that make watermarks that all rows of the run have come."""
+        for _, step in self._steps:
+            if getattr(step, "makes_time", False):
+                step.end_run()  # type: ignore[attr-defined]
 
     def advance(self, progress: EventTimeProgress, waited: float) -> tuple[list[pa.RecordBatch], EventTimeProgress]:
         """Event time in front of the chain is `progress`: the rows that this gives, and event time after it."""

@@ -132,6 +132,11 @@ class Conversation:
         """True if the task was told to finish."""
         return self._is_finished
 
+    @property
+    def has_all(self) -> bool:
+        """True if all has come that the run was to read, as far as is known here."""
+        return self._has_caught_up or not (self._waits_for_stop and self._has_source)
+
     def event_came(self, channel: int, event: Event, now: float) -> list[Decision]:
         """An event of a channel; raises ProtocolError for one that can't be."""
         if isinstance(event, EpochEnd):

@@ -5,6 +5,9 @@ Watermarks of the inputs move the chain when they come. A chain with a step that
 `interval` seconds, because each watermark is an event on every channel. The outputs are told the watermark of the
 chain's end behind all rows in front of it; later than that is never wrong, so a barrier that overtakes rows overtakes
 it too, and rows that come next need not wait for it.
+
+A run that ends moves it one last time, when all rows in front of its end have come: what they have closed comes out
+in that run. In one that reads what is available this is the only time.
 """
 
 from __future__ import annotations
@@ -23,13 +26,23 @@ _CHUNK = f"{EVENT_TIME}/watermark"
 
 
 class EventTime:
-    """One task's. `restored` are the states that the task begins with."""
+    """One task's. `restored` are the states that the task begins with.
 
-    def __init__(self, chain: Chain, channels: int, interval: float = 0.2, restored: Sequence[State] = ()) -> None:
+    `inputs` are the channels of each input, where the run reads what is available.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        channels: int,
+        interval: float = 0.2,
+        restored: Sequence[State] = (),
+        inputs: Sequence[range] = (),
+    ) -> None:
         self._chain = chain
         self._interval = interval
         first = least_stored(state.get(_CHUNK) for state in restored)
-        self._inputs = InputWatermarks(channels, first)
+        self._inputs = InputWatermarks(channels, first, inputs)
         self._reached = self._told = EventTimeProgress()
         self._due_at: float | None = None if first.is_none and not chain.makes_time else 0.0
 
@@ -60,6 +73,18 @@ class EventTime:
             self._due_at = now + self._interval if self._chain.makes_time else None
         batches, self._reached = self._chain.advance(self._inputs.progress, waited)
         return batches
+
+    def end_run(self, waited: float, *, has_all: bool) -> list[pa.RecordBatch]:
+        """No rows come any more in this run, and the data goes on in the next one: the rows that this gives.
+
+        `has_all`: all that was to be read has come; else event time stays where it was, if it waits for that.
+        """
+        self._due_at = None
+        held = self._chain.end_epoch()
+        if has_all:
+            self._chain.end_run()
+        batches, self._reached = self._chain.advance(self._inputs.progress, waited)
+        return held + batches
 
     def end(self, waited: float) -> list[pa.RecordBatch]:
         """The data has ended: all times pass, behind what the steps held back; the rows that this gives."""

@@ -73,6 +73,12 @@ class StreamInputs:
         """The number of channels of all gates."""
         return self._channels
 
+    @property
+    def of_gates(self) -> tuple[range, ...]:
+        """The channels of each gate."""
+        widths = (len(gate.descriptor.channels) for gate in self._gates)
+        return tuple(range(first, first + width) for first, width in zip(self._firsts, widths, strict=True))
+
     def read_again(self, again: InputAgain) -> None:
         """Put rows out of producers' logs in front of those that come; ahead of the first look at a gate."""
         self._again = again

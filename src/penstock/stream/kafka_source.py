@@ -45,6 +45,7 @@ from penstock.stream.kafka_offsets import (
     refuse_beyond,
     resolved,
 )
+from penstock.stream.watermarks import CAUGHT_UP, Waiting
 
 SCHEMA: Final = pa.schema(
     [
@@ -230,12 +231,14 @@ class KafkaReader:
             messages = self._fetched.pop(0) if self._fetched else []
         return self._given(messages) if messages else None
 
-    def partitions_waiting(self) -> dict[str, float]:
-        """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
-        found = {}
-        for topic, number in self._positions if self._ends is None else {*self._ends, *self._held()}:
-            first, last = self._empty_since.get((topic, number), (0.0, 0.0))
-            found[f"{topic}/{number}"] = last - first
+    def partitions_waiting(self) -> Waiting:
+        """All of its partitions, and how long each has had nothing."""
+        unread = self._positions if self._ends is None else {*self._ends, *self._held()}
+        found: dict[str, float | None] = {}
+        for partition in self._positions:
+            first, last = self._empty_since.get(partition, (None, None))
+            seconds = None if first is None or last is None else last - first
+            found["{}/{}".format(*partition)] = seconds if partition in unread else CAUGHT_UP
         return found
 
     def read_by_partition(self) -> None:

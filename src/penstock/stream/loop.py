@@ -46,7 +46,7 @@ from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Persisting
 from penstock.stream.row_counts import SOURCE_ROWS, RowCounts, Uncounted
 from penstock.stream.snapshots import Snapshots
-from penstock.stream.sources import Positions, SourceReader, outstanding_of, partitions_of
+from penstock.stream.sources import Positions, SourceReader, outstanding_of
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 
 REPORT_SECONDS = 0.5
@@ -132,8 +132,8 @@ class StreamLoop:
         self._chain = parts.chain
         self._source = parts.source
         self._positions = Positions()
-        if (reader := partitions_of(parts.source)) is not None:
-            parts.chain.reads(reader)
+        if parts.source is not None:
+            parts.chain.reads(parts.source)
         self._persisting = parts.persisting
         self._event_time = parts.event_time or EventTime(parts.chain, parts.inputs.channels)
         self._snapshots = Snapshots(parts.mailbox, parts.inputs, parts.outputs, parts.store, parts.persisting)
@@ -404,6 +404,8 @@ class StreamLoop:
 
     def _carry_out(self, due: _Due) -> None:
         if isinstance(due, EndOfData):
+            if (event := self._event_time.take_event()) is not None:
+                self._outputs.emit(event)
             self._outputs.emit(due)
             self._mailbox.data_ended()
         elif isinstance(due, CheckpointBarrier):
@@ -460,7 +462,9 @@ class StreamLoop:
         self._due = deque(due for due in self._due if _checkpoint_of(due) != checkpoint)
 
     def _end_data(self, decided: EndData) -> None:
-        if not decided.stopped:
+        if decided.stopped:
+            self._put(self._event_time.end_run(self._times.idle, has_all=self._conversation.has_all))
+        else:
             self._put(self._event_time.end(self._times.idle))
         self._put(self._chain.end_input(stopped=decided.stopped))
         self._due.appendleft(EndOfData(decided.stopped))

@@ -37,6 +37,7 @@ from penstock.operators.functions import ending_by_itself
 from penstock.record.copies import Copies
 from penstock.record.layout import contains
 from penstock.stream.sources import read_whole
+from penstock.stream.watermarks import CAUGHT_UP, Waiting
 
 POLL_SECONDS = 0.05
 """A reader that had nothing is asked again after so long."""
@@ -203,9 +204,11 @@ class PartitionedReader:
                 return batches, True
         return batches, False
 
-    def partitions_waiting(self) -> dict[str, float]:
-        """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
-        return {each.name: each.empty_seconds for each in self._open}
+    def partitions_waiting(self) -> Waiting:
+        """Those that have not ended, or may go on in a later run, and how long each has had nothing."""
+        goes_on = self._source.is_available_now
+        caught_up = {each.name: CAUGHT_UP for each in self._caught_up if goes_on or not each.is_ended}
+        return {**caught_up, **{each.name: each.empty_seconds for each in self._open}}
 
     @property
     def reads_backlog(self) -> bool:
@@ -250,13 +253,13 @@ class _Partition:
         self._batch: pa.RecordBatch | None = None
         self._behind: Any = offset
         self._empty_since: float | None = None
-        self.empty_seconds = 0.0
-        """The time from the first to the last time that it was asked and had nothing."""
+        self.empty_seconds: float | None = None
+        """The time from the first to the last time that it was asked and had nothing; None: it had some then."""
 
     def asked(self, now: float, *, has_rows: bool) -> None:
         """It was asked."""
         self._empty_since = None if has_rows else now if self._empty_since is None else self._empty_since
-        self.empty_seconds = 0.0 if self._empty_since is None else now - self._empty_since
+        self.empty_seconds = None if self._empty_since is None else now - self._empty_since
 
     def next(self, max_rows: int) -> pa.RecordBatch | None:
         """Up to so many rows; None where there are none now, or none any more."""

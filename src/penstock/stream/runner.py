@@ -203,7 +203,7 @@ class _StreamTask:
             # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
             settles_all=self._persisting.settles_all,
-            available_now=streaming.available_now and bool(streaming.location) and not streaming.is_finished,
+            available_now=self._is_bounded,
         )
         self._step_clock = StepClock()
         parts = TaskParts(
@@ -216,7 +216,13 @@ class _StreamTask:
             Pace(self._settings.in_flight_time),
             self._step_clock,
             self._persisting,
-            EventTime(self._chain, inputs.channels, self._settings.watermark_interval, states),
+            EventTime(
+                self._chain,
+                inputs.channels,
+                self._settings.watermark_interval,
+                states,
+                inputs.of_gates if self._is_bounded else (),
+            ),
             FrequentKeys(self._key_columns()),
             self._counts,
         )
@@ -364,6 +370,12 @@ class _StreamTask:
             reader = source.open(self._attempt.subtask, plan.vertex.parallelism, positions)
         return OutsideReader(reader, source.name)
 
+    @property
+    def _is_bounded(self) -> bool:
+        """True if the run reads what is available, and goes on in another one."""
+        streaming = self._streaming
+        return streaming.available_now and bool(streaming.location) and not streaming.is_finished
+
     def _context(self) -> StepContext:
         plan, streaming = self._plan, self._streaming
         return StepContext(
@@ -375,6 +387,7 @@ class _StreamTask:
             self._attempt.attempt,
             streaming.is_finished,
             self._settings.idle_timeout,
+            is_bounded=self._is_bounded,
         )
 
     def _restored(self) -> list[StoredState]:

@@ -19,12 +19,15 @@ import pyarrow as pa
 from penstock.graph import JobGraph
 from penstock.graph.streaming import SourceReads
 from penstock.stream.outside import outside
+from penstock.stream.watermarks import Waiting
 
 
 class SourceReader(Protocol):
     """One subtask's share of a source. All calls are those of the task's thread.
 
-    It may have `completed(position)`: a checkpoint that holds this snapshot of it is complete.
+    It may have `completed(position)`: a checkpoint that holds this snapshot of it is complete. It may have
+    `reads_backlog`: True while it has not given all that was there as it was opened, in an order that says nothing of
+    the rows' times; event time waits for that.
     """
 
     @property
@@ -52,8 +55,8 @@ class PartitionReader(Protocol):
     def partition(self) -> str:
         """The partition of the batch that was read last."""
 
-    def partitions_waiting(self) -> Mapping[str, float]:
-        """The partitions that may give rows, each with the seconds for which it had none whenever it was asked."""
+    def partitions_waiting(self) -> Waiting:
+        """The partitions that may give rows, in this run or a later one, and how long each has had none."""
 
     def read_by_partition(self) -> None:
         """Give batches of one partition each from now on."""
@@ -162,8 +165,22 @@ def outstanding_of(reader: SourceReader) -> dict[str, float]:
 
 def partitions_of(reader: SourceReader | None) -> PartitionReader | None:
     """The reader, if it can tell partitions apart: it has the members of `PartitionReader`."""
-    inner = reader._reader if isinstance(reader, OutsideReader) else reader  # noqa: SLF001 - of this module
+    inner = _inner(reader)
     return inner if hasattr(inner, "partitions_waiting") else None  # type: ignore[return-value]
+
+
+def reads_backlog(reader: SourceReader | None) -> bool:
+    """Tell whether a reader has not given all that was there as it was opened, if it can tell."""
+    return bool(getattr(_inner(reader), "reads_backlog", False))
+
+
+def has_given_all(reader: SourceReader | None) -> bool:
+    """Tell whether a reader has given all files that it knows of; of others nobody knows."""
+    return reader is not None and outstanding_of(reader).get("files_outstanding") == 0
+
+
+def _inner(reader: SourceReader | None) -> SourceReader | None:
+    return reader._reader if isinstance(reader, OutsideReader) else reader  # noqa: SLF001 - of this module
 
 
 def what_is_read(source: object) -> str:

@@ -4,7 +4,12 @@
 The watermark is the greatest time that this task has seen less the delay. A task that reads a source's partitions has
 one for each of them, and the least counts: a partition that is behind the others is not late for that. Rows count for
 the partition whose batch was read last, so a function in front that holds rows back gives them to another one.
-Watermarks of the inputs end here, the end of all data does not. A snapshot holds the greatest times. If the number of
+Watermarks of the inputs end here, the end of all data does not.
+
+The rows of a run that reads what is available are one batch, as are those of files that are there as a query begins:
+until all of them have been read the watermark stays where it was, so that none is late for the order of reading.
+
+A snapshot holds the time that was reached, and the greatest times where they are others. If the number of
 tasks has changed, each begins with the least of those, so that no row is late only because a partition has another
 task now.
 """
@@ -20,12 +25,15 @@ import pyarrow as pa
 from penstock.operators.intervals import interval_text
 from penstock.operators.times import greatest
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
-from penstock.stream.sources import PartitionReader
-from penstock.stream.watermark import least_stored
+from penstock.stream.sources import PartitionReader, SourceReader, has_given_all, partitions_of, reads_backlog
+from penstock.stream.watermark import LEAST, least_stored
 from penstock.stream.watermarks import EventTimeProgress, PartitionTimes, RowTimes
 
 _GREATEST = "greatest"
 _PARTITIONS = "partitions"
+_FRESH = "fresh"
+_ROWS = ""
+"""The name of the greatest time of all rows among those of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,9 @@ class WatermarkStep(PlainStep):
         self._operator = operator
         self._times = RowTimes(operator.delay, 0.0)
         self._of_partitions = PartitionTimes(operator.delay, 0.0)
-        self._reader: PartitionReader | None = None
+        self._reader: SourceReader | None = None
+        self._partitions: PartitionReader | None = None
+        self._is_bounded = self._has_all = False
 
     @property
     def name(self) -> str:
@@ -68,42 +78,66 @@ class WatermarkStep(PlainStep):
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Begin where the snapshot was."""
-        self._times = RowTimes(self._operator.delay, context.idle_after)
+        self._is_bounded = context.is_bounded
         least = least_stored(state.get(_GREATEST) for state in restored)
-        self._times.restore(least)
-        self._of_partitions = PartitionTimes(self._operator.delay, context.idle_after)
         found = [msgpack.unpackb(state[_PARTITIONS]) for state in restored if _PARTITIONS in state]
-        self._of_partitions.restore(least, {name: time for times in found for name, time in times.items()})
+        greatest: dict[str, int] = {}
+        for name, time in (item for times in found for item in times.items()):
+            greatest[name] = max(time, greatest.get(name, LEAST))
+        self._times = RowTimes(self._operator.delay, context.idle_after)
+        self._times.restore(least, greatest.pop(_ROWS, LEAST))
+        fresh = [name for state in restored if _FRESH in state for name in msgpack.unpackb(state[_FRESH])]
+        self._of_partitions = PartitionTimes(self._operator.delay, context.idle_after)
+        self._of_partitions.restore(least, greatest, fresh)
 
-    def reads(self, reader: PartitionReader) -> None:
-        """The rows are those of this reader's partitions."""
-        self._reader = reader
+    def reads(self, reader: SourceReader) -> None:
+        """The rows are those of this reader."""
+        self._reader, self._partitions = reader, partitions_of(reader)
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The batch as it is."""
         moment = greatest(batch.column(self._operator.column))
-        if self._reader is None:
+        if self._partitions is None:
             self._times.rows_came(moment)
         else:
-            self._of_partitions.rows_came(self._reader.partition, moment)
+            self._of_partitions.rows_came(self._partitions.partition, moment)
         return (batch,)
+
+    def end_run(self) -> None:
+        """All rows of the run have come."""
+        self._has_all = True
 
     def progress(self, incoming: EventTimeProgress, waited: float) -> EventTimeProgress:
         """Its own, but for the end of all data."""
         if incoming.watermark.is_end:
             return EventTimeProgress(incoming.watermark)
-        if self._reader is not None:
-            return self._of_partitions.progress(self._reader.partitions_waiting())
-        return self._times.progress(waited)
+        is_held = reads_backlog(self._reader) or (self._is_bounded and not self._has_all)
+        if self._partitions is not None:
+            waiting = self._partitions.partitions_waiting()
+            return (
+                self._of_partitions.held()
+                if is_held
+                else self._of_partitions.progress(waiting, is_last=self._has_all)
+            )
+        if is_held:
+            return self._times.held(waited)
+        is_last = self._has_all and (self._is_bounded or has_given_all(self._reader))
+        return self._times.last() if is_last else self._times.progress(waited)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """The greatest time, where there was one, and those of partitions."""
-        reached = self._times.greatest if self._reader is None else self._of_partitions.reached
+        """The time that was reached, where there was one, and the greatest times of rows that are not that."""
+        reached = self._times.reached if self._partitions is None else self._of_partitions.reached
         chunks: list[Chunk] = []
         if not reached.is_none:
             stored = reached.stored
             chunks.append((_GREATEST, lambda: stored))
-        if self._of_partitions.greatest:
-            packed: bytes = msgpack.packb(self._of_partitions.greatest)
+        times = dict(self._of_partitions.greatest)
+        if self._times.greatest != LEAST:
+            times[_ROWS] = self._times.greatest
+        if times:
+            packed: bytes = msgpack.packb(times)
             chunks.append((_PARTITIONS, lambda: packed))
+        if self._of_partitions.fresh and not self._has_all:
+            fresh: bytes = msgpack.packb(sorted(self._of_partitions.fresh))
+            chunks.append((_FRESH, lambda: fresh))
         return chunks

@@ -9,6 +9,8 @@ Rules
   event with which its producer goes on. If all channels are idle the greatest of their watermarks counts.
 - A channel whose data has ended holds nothing back. When all have ended, all times have passed (`MOST`). One whose
   query was told to stop stays where it was, as its data goes on in the next run.
+- In a run that reads what is available the channels of each input are the tasks of one stage: if all of these are
+  idle the greatest of their watermarks counts, and of several inputs the least, also if they are idle.
 - A restored task begins at the watermark of its snapshot; of several snapshots, where the number of tasks has
   changed, at the least one.
 """
@@ -16,12 +18,17 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import ProtocolError
 from penstock.stream.watermark import LEAST, MOST, Watermark
+
+Waiting = Mapping[str, float | None]
+"""Partitions that may give rows, in this run or a later one, each with the seconds for which it had none whenever it
+was asked. None: it had some, or was not asked; `CAUGHT_UP`: it is not asked any more in this run."""
+CAUGHT_UP: Final = float("inf")
 
 _KIND: Final = 3
 """Events of a channel have one number space: 1 and 2 are the checkpoints' (`checkpoint/barriers.py`)."""
@@ -68,8 +75,10 @@ def is_watermark(payload: bytes) -> bool:
 class InputWatermarks:
     """The watermarks of one task's channels, and what they make of the task's own."""
 
-    def __init__(self, channels: int, restored: Watermark | int = LEAST) -> None:
+    def __init__(self, channels: int, restored: Watermark | int = LEAST, inputs: Sequence[range] = ()) -> None:
+        """`inputs` are the channels of each input, where each is judged by itself; else all are as one."""
         self._channels = [EventTimeProgress() for _ in range(channels)]
+        self._parts = tuple(inputs) or (range(channels),)
         self._ended: set[int] = set()
         """Channels whose data has ended and goes on in no later run."""
         self._progress = EventTimeProgress(restored)
@@ -105,56 +114,82 @@ class InputWatermarks:
         return [each for channel, each in enumerate(self._channels) if channel not in self._ended]
 
     def _update(self) -> bool:
-        still = self._open()
-        holding = [each.watermark for each in still if not each.is_idle]
-        # All idle: what one of them has passed, no other holds back. All ended: nothing comes any more.
-        reached = min(holding) if holding else max((each.watermark for each in still), default=Watermark(MOST))
-        now = EventTimeProgress(max(self._progress.watermark, reached), bool(still) and not holding)
+        found = [progress for part in self._parts if (progress := self._of(part)) is not None]
+        reached = min(
+            (each.watermark for each in found), default=Watermark(MOST)
+        )  # all ended: nothing comes any more
+        is_idle = bool(found) and all(each.is_idle for each in found)
+        now = EventTimeProgress(max(self._progress.watermark, reached), is_idle)
         changed, self._progress = now != self._progress, now
         return changed
+
+    def _of(self, part: range) -> EventTimeProgress | None:
+        """The progress of some channels; None where all have ended."""
+        still = [self._channels[channel] for channel in part if channel not in self._ended]
+        holding = [each.watermark for each in still if not each.is_idle]
+        if holding or not still:
+            return EventTimeProgress(min(holding)) if holding else None
+        # All idle: what one of them has passed, no other holds back.
+        return EventTimeProgress(max(each.watermark for each in still), is_idle=True)
 
 
 class RowTimes:
     """The watermark that a task makes of its rows' times: the greatest so far less `delay`.
 
-    `idle_after` seconds without a row, in which the task waited for rows, make it idle; 0: it never is.
+    `idle_after` seconds without a row, in which the task waited for rows, make it idle; 0: it never is. While it is
+    `held` it stays where it was.
     """
 
     def __init__(self, delay: int, idle_after: float) -> None:
         self._delay = delay
         self._idle_after = idle_after
-        self._greatest = Watermark()
+        self._reached = Watermark()
+        """That of no delay: the greatest time that counts."""
+        self.greatest = LEAST
+        """The greatest time of a row; `LEAST` where there was none."""
         self._had_rows = True
         self._waits_since = 0.0
 
     @property
-    def greatest(self) -> Watermark:
-        """The watermark at the greatest time of a row, that of no delay."""
-        return self._greatest
+    def reached(self) -> Watermark:
+        """The time up to which rows count."""
+        return self._reached
 
-    def restore(self, greatest: Watermark) -> None:
-        """Begin with a time that was reached before."""
-        self._greatest = greatest
+    def restore(self, reached: Watermark, greatest: int = LEAST) -> None:
+        """Begin with a time that was reached before, and one that rows had which may not count yet."""
+        self._reached, self.greatest = reached, greatest
 
     def rows_came(self, greatest: int | None) -> None:
         """Rows came; `greatest` is the greatest of their times, None where all are null."""
         self._had_rows = True
         if greatest is not None:
-            self._greatest = max(self._greatest, Watermark(greatest))
+            self.greatest = max(self.greatest, greatest)
+
+    def held(self, waited: float) -> EventTimeProgress:
+        """Event time while rows that came are one batch with others that have not come; it waits for these."""
+        self._had_rows, self._waits_since = False, waited
+        return EventTimeProgress(self._reached.less(self._delay))
 
     def progress(self, waited: float) -> EventTimeProgress:
         """Event time now; `waited` are the seconds in which the task has waited for rows since its begin."""
         if self._had_rows:
             self._had_rows, self._waits_since = False, waited
+        self._reached = max(self._reached, Watermark(self.greatest))
         is_idle = 0 < self._idle_after <= waited - self._waits_since
-        return EventTimeProgress(self._greatest.less(self._delay), is_idle)
+        return EventTimeProgress(self._reached.less(self._delay), is_idle)
+
+    def last(self) -> EventTimeProgress:
+        """Event time where all has been read: the tasks share what there was, so none holds another one back."""
+        self._reached = max(self._reached, Watermark(self.greatest))
+        return EventTimeProgress(self._reached.less(self._delay), is_idle=True)
 
 
 class PartitionTimes:
     """The watermark of a task that reads several partitions: the least of theirs, as it is of a task's channels.
 
     A partition that has given no row yet holds it back as well. One that has had nothing for `idle_after` seconds,
-    as its reader says, does not, until it has rows again; 0: it always does. The watermark never goes back.
+    as its reader says, does not, until it has rows again; 0: it always does. At the end of a run those that had
+    nothing when they were asked last count if they had rows in it, and all others hold. It never goes back.
     """
 
     def __init__(self, delay: int, idle_after: float) -> None:
@@ -164,26 +199,44 @@ class PartitionTimes:
         """That of no delay: the greatest time that counts for all."""
         self.greatest: dict[str, int] = {}
         """By partition, of those that have given rows."""
+        self.fresh: set[str] = set()
+        """Those that have given rows in this run, and since they were idle last."""
 
     @property
     def reached(self) -> Watermark:
         """The time up to which all have given rows."""
         return self._reached
 
-    def restore(self, reached: Watermark, greatest: Mapping[str, int]) -> None:
-        """Begin with times that were reached before."""
-        self._reached, self.greatest = reached, dict(greatest)
+    def restore(self, reached: Watermark, greatest: Mapping[str, int], fresh: Iterable[str] = ()) -> None:
+        """Begin with times that were reached before; `fresh`: in a run that is not over."""
+        self._reached, self.greatest, self.fresh = reached, dict(greatest), set(fresh)
 
     def rows_came(self, partition: str, greatest: int | None) -> None:
         """Rows of a partition came; `greatest` is the greatest of their times, None where all are null."""
         if greatest is not None:
             self.greatest[partition] = max(self.greatest.get(partition, LEAST), greatest)
+            self.fresh.add(partition)
 
-    def progress(self, waiting: Mapping[str, float]) -> EventTimeProgress:
-        """Event time now; `waiting` are the partitions that may give rows, each with seconds without any."""
-        holding = {each for each, seconds in waiting.items() if not 0 < self._idle_after <= seconds}
-        counts = holding or set(self.greatest)
-        times = [self.greatest.get(each, LEAST) for each in counts]
-        reached = (min if holding else max)(times, default=LEAST)
+    def held(self) -> EventTimeProgress:
+        """Event time while rows that came are one batch with others that have not come."""
+        return EventTimeProgress(self._reached.less(self._delay))
+
+    def progress(self, waiting: Waiting, *, is_last: bool = False) -> EventTimeProgress:
+        """Event time now, or at the end of a run; `waiting` are the partitions that may give rows."""
+        holding = {each for each, seconds in waiting.items() if self._holds(each, seconds, is_last=is_last)}
+        self.fresh &= holding
+        if holding:
+            reached = min(self.greatest.get(each, LEAST) for each in holding)
+        elif waiting and (is_last or all(seconds == CAUGHT_UP for seconds in waiting.values())):
+            reached = LEAST  # a run without rows moves nothing
+        else:
+            reached = max(self.greatest.values(), default=LEAST)
         self._reached = max(self._reached, Watermark(reached))
-        return EventTimeProgress(self._reached.less(self._delay), is_idle=bool(waiting) and not holding)
+        return EventTimeProgress(self._reached.less(self._delay), is_idle=not holding)
+
+    def _holds(self, partition: str, seconds: float | None, *, is_last: bool) -> bool:
+        if seconds is None:
+            return True
+        if is_last or seconds == CAUGHT_UP:
+            return partition in self.fresh
+        return not 0 < self._idle_after <= seconds
