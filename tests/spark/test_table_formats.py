@@ -183,6 +183,12 @@ def test_iceberg_tables_come_back(spark: Any, catalog: Any) -> None:
     assert sorted_rows(table.scan().to_arrow()) == sorted_rows(ROWS.slice(0, 1))
     assert sorted_rows(run_local(penstock.readIceberg(None, table, snapshot=first))) == sorted_rows(ROWS)
     assert penstock.readIceberg(spark, table, ["v"], "v < 2").columns == ["v"]
+    for old, new in (("word", "old"), ("v", "word")):  # a file's columns are numbers, not names
+        with table.update_schema() as change:
+            change.rename_column(old, new)
+    (row,) = ROWS.slice(0, 1).to_pylist()
+    assert table.scan().to_arrow().to_pylist() == [{"year": 2025, "old": row["word"], "word": row["v"]}]
+    assert penstock.readIceberg(spark, table, filter="word < 2").collect() == [(2025, row["word"], row["v"])]
 
 
 def test_iceberg_tables_hold_no_nulls_they_forbid(spark: Any, catalog: Any) -> None:

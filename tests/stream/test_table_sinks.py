@@ -376,6 +376,9 @@ def test_each_row_is_in_one_snapshot_of_an_iceberg_table(lake: tuple[Any, dict[s
     assert 2 <= len(found) <= completed
     with pytest.raises(CheckpointError, match="the checkpointLocation is empty, and Iceberg table here"):
         make().check_anew()
+    with table.update_schema() as change:
+        change.rename_column("value", "number")  # the files have the table's numbers of columns
+    assert Counter(table.scan().to_arrow()["number"].to_pylist()) == Counter(range(ROWS))
 
 
 def numbers(delta: Any, uri: str, values: range) -> None:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delta Lake tables by the library `deltalake`: it knows the log, Penstock's tasks read and write the files.
 
-Reading takes the files of one version and reads them as Parquet; the values of partition columns are the log's.
+Reading takes the files of one version and reads them as Parquet. The log says what the columns are: a file may lack
+one that was added later, have one that was dropped, another order or a narrower type, or name it otherwise where the
+table maps its columns by name. The values of partition columns are the log's.
+
 Writing puts new files into a folder of its own in the table's, which no reader knows, and the library names them in
 one commit: all of them are in the table then, or none. A job that fails removes its folder.
 
-Limits: tables with deletion vectors or column mapping are refused, and so are files of another schema than the first
-one's. A driver that is killed leaves its folder behind until the table is vacuumed. Keys and regions of stores come
-from the environment.
+Limits: tables with deletion vectors, and with columns mapped by numbers, are refused; nothing is written to a table
+with mapped columns. A driver that is killed leaves its folder behind until the table is vacuumed. Keys and regions of
+stores come from the environment.
 """
 
 from __future__ import annotations
@@ -23,17 +26,20 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
+from penstock.api.parquet import Columns, Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten, file_schema
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, WrittenFile, promised, require_writer, write_files
 from penstock.errors import PenstockError, SettingError, how_to_install
-from penstock.graph import as_nullable
+from penstock.graph import as_nullable, fields_of, with_fields
 from penstock.operators.parquet_write import WriteParquet
 from penstock.operators.partitioned_write import NOTHING, WritePartitioned
+from penstock.operators.projection import Projection
+from penstock.stream.delta_log import stream_schema
 
 MODES = ("error", "append", "overwrite")
 _PARTITION = "partition."
+_MAPPING, _PHYSICAL = "delta.columnMapping.mode", b"delta.columnMapping.physicalName"
 
 
 def delta_source(
@@ -49,20 +55,37 @@ def delta_source(
 
 
 def _files(table: Any, path: str | Path, session: Any) -> ParquetFiles:
-    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-        raise SettingError(f"readDelta: {path} maps its columns to other names: read it with Spark")
-    if len(pa.table(table.deletion_vectors())):
+    mapping = table.metadata().configuration.get(_MAPPING, "none")
+    if mapping not in ("none", "name"):
+        raise SettingError(f"readDelta: {path} maps its columns by {mapping}: read it with Spark")
+    try:
+        has_vectors = len(pa.table(table.deletion_vectors())) > 0
+    except Exception as error:
+        raise SettingError(
+            f"readDelta: {path} is not read: {error}: rewrite it without that feature, or read it with Spark"
+        ) from error
+    if has_vectors:
         raise SettingError(f"readDelta: {path} has deletion vectors: purge them (REORG TABLE), or read it with Spark")
     filesystem, root = stored_at(table.table_uri)
     actions = pa.table(table.get_add_actions(flatten=True)).combine_chunks()
-    if not len(actions):
-        return ParquetFiles(filesystem, (), as_nullable(pa.schema(table.schema().to_arrow()).remove_metadata()), ())
+    schema = stream_schema(table.schema())
     paths = tuple(f"{root}/{unquote(name)}" for name in actions["path"].to_pylist())
+    if not paths:
+        return ParquetFiles(filesystem, (), schema, ())
     names = table.metadata().partition_columns
-    if not names:
-        return parquet_files(filesystem, paths, None, session)
-    (values,) = actions.select([_PARTITION + name for name in names]).rename_columns(names).to_batches()
-    return parquet_files(filesystem, paths, values, session)
+    folders = None
+    if names:
+        (found,) = actions.select([_PARTITION + name for name in names]).rename_columns(names).to_batches()
+        folders = Projection(pa.schema([schema.field(name) for name in names]), f"readDelta: {path}").project(found)
+    stored = pa.schema(map(_stored, schema)) if mapping == "name" else None
+    return parquet_files(filesystem, paths, folders, session, Columns(schema, stored))
+
+
+def _stored(field: pa.Field) -> pa.Field:
+    """A column as the files of a table with mapped columns name it."""
+    own = (field.metadata or {}).get(_PHYSICAL)
+    inner = with_fields(field.type, [_stored(each) for each in fields_of(field.type)])
+    return pa.field(field.name if own is None else own.decode(), inner, field.nullable)
 
 
 def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_by: Sequence[str]) -> ParquetWritten:
@@ -116,6 +139,8 @@ def _refuse(
         return
     if mode == "error":
         raise SettingError(f"writeDelta: {root} is a table already: say mode='append' or mode='overwrite'")
+    if table.metadata().configuration.get(_MAPPING, "none") != "none":
+        raise SettingError(f"writeDelta: {root} maps its columns to other names: write it with Spark")
     known = table.metadata().partition_columns
     if known != list(partition_by):
         raise SettingError(f"writeDelta: {root} is partitioned by {known}: say partitionBy={known}")

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iceberg tables by the library `pyiceberg`: it knows the catalog and the snapshots, our tasks the files.
+"""Iceberg tables by the library `pyiceberg`: it knows the catalog, the snapshots and what a file's columns mean.
 
-Reading takes the data files of one snapshot and reads them as Parquet. Writing puts new files into a folder of its
-own below the table's location, and the library names them in one commit, with `overwrite` in the one that drops the
-old files: all of them are in the table then, or none. A job that fails removes its folder.
+To Iceberg a column is a number; its name, place and type may change. Reading takes the library's scan tasks, a data
+file each (`iceberg_scan`). Writing puts new files, whose columns have the table's numbers, into a folder of its own
+below the table's location, and the library names them in one commit, with `overwrite` in the one that drops the old
+files: all of them are in the table then, or none. A job that fails removes its folder.
 
-Limits: snapshots with deletes that readers must apply are refused, and so are files of another schema than the first
-one's, and writing to a partitioned table.
+Limits: one task reads a file, however large. Snapshots with deletes by values, which the library does not read, are
+refused, and so is writing to a partitioned table.
 """
 
 from __future__ import annotations
@@ -17,41 +18,43 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
-from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
+from penstock.api.iceberg_scan import IcebergScan, IcebergSource
+from penstock.api.parquet import Filter, chosen_columns, filter_expression
 from penstock.api.parquet_sink import ParquetWritten
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, promised, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
-from penstock.graph import as_nullable
+from penstock.graph import as_nullable, fields_of, plain_schema, with_fields
 from penstock.operators.parquet_write import WriteParquet
 
+_NUMBER = b"PARQUET:field_id"
+"""Arrow's name of a column's number, in the metadata of fields."""
 
-def iceberg_source(
-    table: Any, snapshot: int | None, columns: Sequence[str] | None, where: Filter, session: Any
-) -> ParquetSource:
-    """The source of a table's snapshot, by default the current one."""
+
+def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | None, where: Filter) -> IcebergSource:
+    """The source of a table's snapshot, by default the current one; its columns are those of that snapshot."""
     _check_table(table, "readIceberg")
-    tasks = list(table.scan(snapshot_id=snapshot).plan_files())
-    if any(task.delete_files for task in tasks):
+    scan = table.scan(snapshot_id=snapshot)
+    try:
+        tasks = tuple(scan.plan_files())
+    except (ValueError, NotImplementedError) as error:
         raise SettingError(
-            f"readIceberg: {_name(table)} has deletes that readers must apply: rewrite its data files, or read it"
-            " with Spark"
-        )
-    uris = [task.file.file_path for task in tasks]
-    filesystem, _ = stored_at(uris[0] if uris else table.location())
-    if not uris:
-        schema = as_nullable(pa.schema([_plain(field) for field in table.schema().as_arrow()]))
-        return source_of(ParquetFiles(filesystem, (), schema, ()), columns, where, _name(table))
-    files = parquet_files(filesystem, tuple(stored_at(uri)[1] for uri in uris), None, session)
-    known = [field.name for field in table.schema().fields]
-    if snapshot is None and files.schema.names != known:
-        raise SchemaError(
-            f"readIceberg: the files of {_name(table)} have the columns {', '.join(files.schema.names)}, and the"
-            f" table has {', '.join(known)}: rewrite its data files, or read it with Spark"
-        )
-    return source_of(files, columns, where, _name(table))
+            f"readIceberg: {_name(table)} is not read: {error}: look at the snapshot; rewrite data files that have"
+            " deletes by values, or read it with Spark"
+        ) from error
+    whole = plain_rows(scan.projection())
+    chosen = chosen_columns(whole, columns, _name(table), "readIceberg")
+    metadata = table.metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}})
+    known = IcebergScan(_name(table), metadata, table.io, scan.projection(), tasks)
+    return IcebergSource(known, whole, chosen, None if where is None else filter_expression(where, whole))
+
+
+def plain_rows(columns: Any) -> pa.Schema:
+    """The columns that a stream has of the library's own schema."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return as_nullable(plain_schema(schema_to_pyarrow(columns, include_field_ids=False)))
 
 
 def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> ParquetWritten:
@@ -65,7 +68,7 @@ def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> Parque
     stream = promised(stream, table.schema().as_arrow(), _name(table))
     filesystem, root = stored_at(table.location())
     own = f"{root}/data/penstock-{secrets.token_hex(6)}"
-    write = WriteParquet(filesystem, own, stream.schema, "zstd")
+    write = WriteParquet(filesystem, own, numbered(stream.schema, table), "zstd")
     try:
         files = write_files(stream, write, lambda: filesystem.create_dir(own, recursive=True))
         scheme = table.location().removesuffix(root)
@@ -81,31 +84,32 @@ def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> Parque
     return ParquetWritten(_name(table), len(files), rows, size, time.monotonic() - began)
 
 
+def numbered(schema: pa.Schema, table: Any) -> pa.Schema:
+    """The columns of rows that fit a table, with the table's numbers, at any depth."""
+    return pa.schema(
+        [_numbered(mine, theirs) for mine, theirs in zip(schema, table.schema().as_arrow(), strict=True)]
+    )
+
+
+def _numbered(mine: pa.Field, theirs: pa.Field) -> pa.Field:
+    pairs = zip(fields_of(mine.type), fields_of(theirs.type), strict=True)
+    kind = with_fields(mine.type, [_numbered(one, other) for one, other in pairs])
+    number = (theirs.metadata or {}).get(_NUMBER)
+    return mine.with_type(kind).with_metadata({} if number is None else {_NUMBER: number})
+
+
 def check_columns(schema: pa.Schema, table: Any, verb: str) -> None:
     """Raise SchemaError where rows of this schema do not fit a table."""
-    wanted = [(field.name, field.type) for field in as_nullable(pa.schema(map(_plain, table.schema().as_arrow())))]
-    given = [(field.name, field.type) for field in as_nullable(schema)]
+    wanted, given = (
+        [(each.name, each.type) for each in as_nullable(plain_schema(columns))]
+        for columns in (plain_rows(table.schema()), schema)
+    )
     if wanted != given:
         shown = [", ".join(f"{name} {kind}" for name, kind in each) for each in (wanted, given)]
         raise SchemaError(
             f"{verb}: the columns of {_name(table)} are {shown[0]}, those of the stream {shown[1]}: bring them"
             " to the same names, order and types with select"
         )
-
-
-def _plain(field: pa.Field) -> pa.Field:
-    """A field without the library's numbers, and with the types of texts and lists that streams have."""
-    return pa.field(field.name, _plain_type(field.type), field.nullable)
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pt.is_struct(kind):
-        return pa.struct([_plain(field) for field in kind])
-    if pt.is_map(kind):
-        return pa.map_(_plain(kind.key_field), _plain(kind.item_field))
-    if pt.is_list(kind) or pt.is_large_list(kind):
-        return pa.list_(_plain(kind.value_field))
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
 def _check_table(table: Any, verb: str) -> None:

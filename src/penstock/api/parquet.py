@@ -65,6 +65,19 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table; `stored` has the same ones under the files' names for them, where these are others."""
+
+    schema: pa.Schema
+    stored: pa.Schema | None = None
+
+    def in_files(self, names: Sequence[str]) -> pa.Schema:
+        """Some of the columns as files have them."""
+        known = self.schema if self.stored is None else self.stored
+        return pa.schema([known.field(self.schema.get_field_index(name)) for name in names])
+
+
+@dataclass(frozen=True, slots=True)
 class ParquetFiles:
     """The files of a source: where they are, their rows' schema, their row groups.
 
@@ -77,6 +90,8 @@ class ParquetFiles:
     row_groups: tuple[RowGroup, ...]
     folders: pa.RecordBatch | None = None
     reading: FileReading = AS_SPARK
+    stored: pa.Schema | None = None
+    """The columns under the files' names for them, where these are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +109,16 @@ class ParquetSource:
         paths = self.files.paths or ("without files",)
         more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
         return f"parquet {paths[0]}{more}"
+
+    @property
+    def whole(self) -> pa.Schema:
+        """All columns that there are."""
+        return self.files.schema
+
+    @property
+    def parts(self) -> Sequence[RowGroup]:
+        """The parts of which a subtask gets some."""
+        return self.files.row_groups
 
     @property
     def schema(self) -> pa.Schema:
@@ -119,9 +144,10 @@ class ParquetSource:
         files, path = self.files, self.files.paths[number]
         wanted = pa.schema([files.schema.field(column) for column in columns])
         held = pa.schema([field for field in wanted if field.name not in names_of(files.folders)])
+        stored = Columns(files.schema, files.stored).in_files(held.names)
         with open_parquet(path, files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
-            rows = ParquetRows(file, held, f"readParquet: {path}", files.reading)
-            for batch in rows.batches(self.batch_rows, numbers):
+            rows = ParquetRows(file, stored, f"readParquet: {path}", files.reading)
+            for batch in rows.batches(self.batch_rows, numbers, held):
                 yield batch if held.equals(wanted) else self._with_folders(batch, number, wanted)
 
     def _with_folders(self, batch: pa.RecordBatch, file: int, wanted: pa.Schema) -> pa.RecordBatch:
@@ -136,6 +162,8 @@ class ParquetSource:
 
     def _may_filter(self, fragment: Any, names: Sequence[str], path: str) -> bool:
         files = self.files
+        if files.stored is not None:
+            return False
         held = pa.schema([files.schema.field(name) for name in names if name not in names_of(files.folders)])
         return may_filter(fragment.physical_schema, fragment.metadata, held, path, files.reading)
 
@@ -179,16 +207,23 @@ def parquet_source(
 
 def source_of(files: ParquetFiles, columns: Sequence[str] | None, where: Filter, shown: object) -> ParquetSource:
     """The source of some columns of these files; raises SchemaError for columns and filters that do not fit."""
-    chosen = tuple(files.schema.names if columns is None else columns)
-    missing = [column for column in chosen if column not in files.schema.names]
+    chosen = chosen_columns(files.schema, columns, shown)
+    return ParquetSource(files, chosen, None if where is None else filter_expression(where, files.schema))
+
+
+def chosen_columns(
+    schema: pa.Schema, columns: Sequence[str] | None, shown: object, verb: str = "readParquet"
+) -> tuple[str, ...]:
+    """The columns that were asked for, all if none were; raises SchemaError for one that is not there once."""
+    chosen = tuple(schema.names if columns is None else columns)
+    missing = [column for column in chosen if column not in schema.names]
     if missing:
         raise SchemaError(
-            f"readParquet: no column {', '.join(map(repr, missing))} in {shown}; there are "
-            f"{', '.join(files.schema.names)}"
+            f"{verb}: no column {', '.join(map(repr, missing))} in {shown}; there are {', '.join(schema.names)}"
         )
     for column in chosen:
-        only_column(files.schema, column, "readParquet")
-    return ParquetSource(files, chosen, None if where is None else _expression(where, files.schema))
+        only_column(schema, column, verb)
+    return chosen
 
 
 def shares(row_groups: Sequence[RowGroup], parallelism: int) -> list[list[RowGroup]]:
@@ -223,11 +258,11 @@ def parquet_files(
     paths: tuple[str, ...],
     folders: pa.RecordBatch | None,
     session: Any,
-    schema: pa.Schema | None = None,
+    columns: Columns | None = None,
 ) -> ParquetFiles:
     """These files, of which there is at least one, with the columns that are not in them; reads the footers.
 
-    Without a `schema` the first file's columns are those of all, as Spark has it.
+    Without `columns` the first file's are those of all, as Spark has it.
     """
     groups: list[RowGroup] = []
     reading = reading_of(session)
@@ -236,14 +271,15 @@ def parquet_files(
             zone = zone_of_old(file.metadata, reading.calendars)
             if zone is not None and zone not in reading.calendars.zones:
                 reading = reading_of(session, (*reading.calendars.zones, zone))
-            schema = rows_schema(file.schema_arrow, file.metadata) if schema is None else schema
-            held = pa.schema([field for field in schema if field.name not in names_of(folders)])
-            ParquetRows(file, held, f"readParquet: {name}", reading).check()
+            columns = Columns(rows_schema(file.schema_arrow, file.metadata)) if columns is None else columns
+            held = [each for each in columns.schema.names if each not in names_of(folders)]
+            ParquetRows(file, columns.in_files(held), f"readParquet: {name}", reading).check()
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
                 groups.append(RowGroup(index, number, group.num_rows, group.total_byte_size))
-    assert schema is not None  # noqa: S101 - there is at least one path
-    return ParquetFiles(filesystem, paths, with_folders(schema, folders), tuple(groups), folders, reading)
+    assert columns is not None  # noqa: S101 - there is at least one path
+    whole = with_folders(columns.schema, folders)
+    return ParquetFiles(filesystem, paths, whole, tuple(groups), folders, reading, columns.stored)
 
 
 @contextmanager
@@ -339,7 +375,8 @@ def _fits(where: Filter, schema: pa.Schema) -> bool:
     return True
 
 
-def _expression(where: Filter, schema: pa.Schema) -> Filter:
+def filter_expression(where: Filter, schema: pa.Schema) -> Filter:
+    """A filter in the form that Arrow takes; raises SchemaError where it does not fit the columns."""
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters and projections directly after a Parquet source reach the Parquet reader.
+"""Filters and projections directly after Parquet files and Iceberg tables reach their readers.
 
 Columns that nothing after the source reads are not read. Conditions that mean the same to Arrow's reader as to Spark
 are given to it, which skips row groups by their statistics and drops rows while it decodes: comparisons of a column
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.api.iceberg_scan import IcebergSource
 from penstock.api.lineage import OperatorStep, SourceStep, Step, in_order, parents_of, with_parents
 from penstock.api.parquet import ParquetSource
 from penstock.graph import Operator
@@ -44,11 +45,11 @@ _NEVER_NAN = ("EqualTo", "LessThan", "LessThanOrEqual")
 
 
 def pushed_down(results: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same results; Parquet sources with one reader read no more than that needs."""
+    """The same results; files and tables with one reader read no more than that needs."""
     steps = list(in_order(results))
     readers = Counter(id(parent) for step in steps for parent in parents_of(step))
     readers.update(id(step) for step in results)
-    chains = {id(step): _chain(step, steps, readers) for step in steps if _is_parquet(step)}
+    chains = {id(step): _chain(step, steps, readers) for step in steps if _is_table(step)}
     made: dict[int, Step] = {}
     for step in steps:
         chain = chains.get(id(step))
@@ -59,8 +60,8 @@ def pushed_down(results: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(made[id(step)] for step in results)
 
 
-def _is_parquet(step: Step) -> bool:
-    return isinstance(step, SourceStep) and isinstance(step.source, ParquetSource)
+def _is_table(step: Step) -> bool:
+    return isinstance(step, SourceStep) and isinstance(step.source, ParquetSource | IcebergSource)
 
 
 def _chain(source: Step, steps: list[Step], readers: Counter[int]) -> list[OperatorStep]:
@@ -86,8 +87,8 @@ def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
     """The source with fewer columns and a filter, and the operators after it, by the steps they replace."""
     assert isinstance(step, SourceStep)  # noqa: S101 - for the type checker
     source = step.source
-    assert isinstance(source, ParquetSource)  # noqa: S101 - as above
-    given, operators = _filtered(chain, source)
+    assert isinstance(source, ParquetSource | IcebergSource)  # noqa: S101 - as above
+    given, operators = _filtered(chain, source.whole)
     needed, operators = _pruned(chain, operators)
     # Batches without columns would lose the number of rows.
     columns = tuple(name for name in source.columns if name in needed) or source.columns[:1]
@@ -106,11 +107,10 @@ def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
     return made
 
 
-def _filtered(chain: list[OperatorStep], source: ParquetSource) -> tuple[list[pc.Expression], list[Operator | None]]:
+def _filtered(chain: list[OperatorStep], own: pa.Schema) -> tuple[list[pc.Expression], list[Operator | None]]:
     """The conditions ahead of any limit that the reader takes over, and the operators that are left."""
     given: list[pc.Expression] = []
     operators: list[Operator | None] = []
-    own = source.files.schema
     for step in chain:
         operator = step.operator
         if isinstance(operator, Limit):

@@ -15,6 +15,7 @@ from penstock.api.csv_quotes import quoting
 from penstock.api.delta import delta_source
 from penstock.api.expressions import is_spark_column
 from penstock.api.iceberg import iceberg_source
+from penstock.api.iceberg_scan import IcebergSource
 from penstock.api.json_lines import JsonLines, refuse_columns
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
@@ -93,7 +94,7 @@ def readIceberg(
     session_argument(spark, "readIceberg")
     if isinstance(filter, str) or is_spark_column(filter):
         return _kept(readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions), filter, columns)
-    return _files(spark, iceberg_source(table, snapshot, columns, filter, spark), "readIceberg", numPartitions)
+    return _files(spark, iceberg_source(table, snapshot, columns, filter), "readIceberg", numPartitions)
 
 
 @suggests_arguments
@@ -126,10 +127,9 @@ def _kept(rows: Stream, condition: Any, columns: Sequence[str] | None) -> Stream
     return kept if columns is None else kept.select(*columns)
 
 
-def _files(spark: Any, source: ParquetSource, verb: str, numPartitions: int | None) -> Stream:
+def _files(spark: Any, source: ParquetSource | IcebergSource, verb: str, numPartitions: int | None) -> Stream:
     partitions = partitions_argument(numPartitions, verb)
-    groups = source.files.row_groups
-    limit, size = max(1, len(groups)), sum(group.bytes for group in groups)
+    limit, size = max(1, len(source.parts)), sum(part.bytes for part in source.parts)
     step = SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions, bytes=size)
     return Stream((step,), spark)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.graph import as_nullable, fields_of, plain_schema, same_but_nulls, with_fields
 from penstock.operators.old_calendar import NEW_CALENDAR, Calendars, OldFile, Rebase
 from penstock.operators.projection import Projection
-from penstock.record.relabelled import relabelled
+from penstock.record.relabelled import relabelled, relabelled_batch
 
 UNIT = "us"
 """The unit that INT96 is read in: the argument `coerce_int96_timestamp_unit` of Arrow's readers."""
@@ -71,10 +71,11 @@ class ParquetRows:
         """Raise SchemaError where such rows do not fit, whatever their values."""
         self._projection.check(self._stored)
 
-    def batches(self, rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """The rows of some row groups, at most so many a batch."""
+    def batches(self, rows: int, groups: Sequence[int], names: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of some row groups, at most so many a batch; `names` has the columns under other names."""
         for batch in self._file.iter_batches(rows, row_groups=groups, columns=self._columns, use_threads=False):
-            yield self._projection.project(self._renewed(batch))
+            found = self._projection.project(self._renewed(batch))
+            yield found if names is None else relabelled_batch(found, names)
 
     def _renewed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The file's own columns, with its instants, by the new calendar."""

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.types as pt
 
 from penstock.errors import PlanError, SchemaError
-from penstock.graph import as_nullable
+from penstock.graph import as_nullable, plain_schema
 from penstock.operators.projection import Projection
 from penstock.stream.delta_sink import delta_library
 
@@ -136,8 +136,8 @@ def refuse_table(table: Any, uri: str) -> None:
 
 
 def stream_schema(table_schema: Any) -> pa.Schema:
-    """The columns of a table's rows in a stream, of the library's schema of it."""
-    return as_nullable(pa.schema(table_schema.to_arrow()).remove_metadata())
+    """The columns of a table's rows in a stream, of the library's schema of it, whatever its files hold."""
+    return as_nullable(plain_schema(pa.schema(table_schema.to_arrow()).remove_metadata()))
 
 
 def _refuse_form(uri: str, partition_columns: Sequence[str], configuration: dict[str, str]) -> None:

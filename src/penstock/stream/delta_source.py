@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.errors import PlanError
-from penstock.operators.parquet_read import ParquetRows, open_parquet
+from penstock.operators.parquet_read import AS_SPARK, FileReading, ParquetRows, open_parquet
 from penstock.stream.delta_log import DeltaLog, added_files, files_in_order, refuse_table
 from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
 from penstock.stream.read_ahead import Read, RowsReadAhead
@@ -57,6 +57,7 @@ class DeltaSource:
     is_available_now: bool = False
     begun: tuple[Any, ...] | None = None
     """The offset at which the query began."""
+    reading: FileReading = AS_SPARK
 
     @property
     def name(self) -> str:
@@ -189,7 +190,7 @@ class _VersionReading:
         with self._log.reading(path, version):
             opened = open_parquet(f"{source.root}/{unquote(path)}", source.filesystem)
         with opened as file:
-            stored = ParquetRows(file, source.schema, f"{source.uri}: {path}")
+            stored = ParquetRows(file, source.schema, f"{source.uri}: {path}", source.reading)
             for batch in stored.batches(_ROWS, range(file.num_row_groups)):
                 skipped = min(given, batch.num_rows)
                 given -= skipped

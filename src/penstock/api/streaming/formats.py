@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -134,7 +134,7 @@ def delta(request: SourceRequest) -> StreamSource:
     """The rows of a Delta Lake table, and of its versions as they come."""
     if request.schema is not None:
         raise PlanError("readStream: a Delta table has a schema of its own: leave schema() out")
-    return delta_source(request.options, request.path)
+    return replace(delta_source(request.options, request.path), reading=request.reading)
 
 
 FORMATS: dict[str, Callable[[SourceRequest], StreamSource]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.api.iceberg import check_columns
+from penstock.api.iceberg import check_columns, numbered
 from penstock.api.parquet_sink import file_schema
 from penstock.api.paths import stored_at
 from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
@@ -118,12 +118,11 @@ def iceberg_sink(options: Options, path: str | None, schema: pa.Schema, uid: str
         if table.spec().fields:
             raise PlanError(f"writeStream: {committer.name} is partitioned, which format('iceberg') does not do")
         check_columns(schema, table, "writeStream")
+        columns = numbered(as_nullable(schema), table)
         location = table.location()
     filesystem, root = stored_at(location)
     scheme, folder = location.removesuffix(root), f"{root}/data"
     committer = IcebergCommitter(name, committer.catalog, properties, f"{scheme}{folder}")
     mark = f"{root}/metadata"
     known = "" if filesystem.get_file_info(mark).type == pafs.FileType.NotFound else mark  # it may be elsewhere
-    return CommitSink(
-        committer, WriteTableFiles(filesystem, folder, f"penstock-{uid}", as_nullable(schema), known), uid
-    )
+    return CommitSink(committer, WriteTableFiles(filesystem, folder, f"penstock-{uid}", columns, known), uid)

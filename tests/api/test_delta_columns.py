@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta tables whose log says other columns than their files have: the log's are the table's."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import holdings
+import penstock
+from penstock.errors import SettingError
+from penstock.testing.local_runner import run_local
+
+PHYSICAL = "delta.columnMapping.physicalName"
+K, N = ("k", "long"), ("n", "string")
+ONE = {"k": 1, "n": None}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def deltalake(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The library, used once: its runtime of threads and sockets lives as long as the process."""
+    library = pytest.importorskip("deltalake")
+    folder = str(tmp_path_factory.mktemp("first"))
+    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
+    return library
+
+
+def table(folder: Path, fields: list[Any], files: list[pa.Table], mapping: str = "", **values: str) -> str:
+    """A table with a log written by hand; `values` are those of its partition columns, of all files."""
+    (folder / "_delta_log").mkdir(parents=True)
+    columns = [
+        each if isinstance(each, dict) else {"name": each[0], "type": each[1], "nullable": True, "metadata": {}}
+        for each in fields
+    ]
+    physical = {
+        each["metadata"].get("delta.columnMapping.physicalName", each["name"]): each["name"] for each in columns
+    }
+    actions: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": 2 if mapping else 1, "minWriterVersion": 5 if mapping else 2}},
+        {
+            "metaData": {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": columns}),
+                "partitionColumns": [physical[name] for name in values],
+                "configuration": {"delta.columnMapping.mode": mapping} if mapping else {},
+            }
+        },
+    ]
+    for number, rows in enumerate(files):
+        name = f"part {number}.parquet"
+        pq.write_table(rows, folder / name)
+        added = {"path": name.replace(" ", "%20"), "size": (folder / name).stat().st_size, "partitionValues": values}
+        actions.append({"add": {**added, "modificationTime": 0, "dataChange": True}})
+    (folder / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    return str(folder)
+
+
+TABLES: list[tuple[list[Any], list[pa.Table], dict[str, str], list[dict[str, Any]]]] = [
+    ([K, N], [pa.table({"k": [1]})], {}, [ONE]),
+    ([K, N], [pa.table({"k": [1]}), pa.table({"n": ["a"], "k": [2]})], {}, [ONE, {"k": 2, "n": "a"}]),
+    ([K], [pa.table({"k": pa.array([1], pa.int32())}), pa.table({"k": [2]})], {}, [{"k": 1}, {"k": 2}]),
+    ([K], [pa.table({"k": [1], "old": [2]})], {}, [{"k": 1}]),
+    ([("p", "date"), K], [pa.table({"k": [1]})], {"p": "2020-01-02"}, [{"p": "2020-01-02", "k": 1}]),
+    (
+        [N, ("t", "timestamp")],
+        [
+            pa.table({"n": pa.array(["a"], kind), "t": pa.array([0], pa.timestamp(unit, "UTC"))})
+            for kind, unit in ((pa.large_string(), "us"), (pa.string_view(), "ms"))
+        ],
+        {},
+        [{"n": "a", "t": "1970-01-01 00:00:00+00:00"}] * 2,
+    ),
+]
+"""Columns added, also where no file has them, in another order, widened, dropped; other layouts."""
+
+
+@pytest.mark.parametrize("number", range(len(TABLES)))
+def test_the_logs_columns_are_the_tables(tmp_path: Path, number: int) -> None:
+    """Names, order and types are the log's, rows those of all files, also under a filter."""
+    fields, files, values, expected = TABLES[number]
+    path = table(tmp_path / "t", fields, files, **values)
+    found = run_local(penstock.readDelta(None, path))
+    assert found.schema.names == [name for name, _ in fields]
+    shown = [
+        {name: value if isinstance(value, int | None) else str(value) for name, value in row.items()}
+        for row in found.to_pylist()
+    ]
+    assert sorted(shown, key=str) == sorted(expected, key=str)
+    name = fields[-1][0]
+    kept = run_local(penstock.readDelta(None, path, [name], pc.field(name).is_valid()))
+    assert kept.num_rows == sum(row[name] is not None for row in expected)
+
+
+def mapped(name: str, kind: Any, physical: str, number: int) -> dict[str, Any]:
+    """A column of a table that maps its columns."""
+    metadata = {"delta.columnMapping.id": number, PHYSICAL: physical}
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def test_mapped_columns_are_read_by_their_own_names(tmp_path: Path) -> None:
+    """Also inside others, of partitions and in filters; files keep the names that they were written with."""
+    inner = {"type": "struct", "fields": [mapped("x", "long", "c4", 1), mapped("y", "string", "x", 2)]}
+    fields = [
+        mapped("b", "long", "a", 3),
+        mapped("a", "long", "b", 4),
+        mapped("p", "string", "c2", 5),
+        mapped("s", inner, "c3", 6),
+    ]
+    held = pa.table({"a": [1, 3], "b": [2, 4], "c3": [{"c4": 5}, None]})
+    path = table(tmp_path / "t", fields, [held], "name", c2="q")
+    rows = [{"b": 1, "a": 2, "p": "q", "s": {"x": 5, "y": None}}, {"b": 3, "a": 4, "p": "q", "s": None}]
+    assert run_local(penstock.readDelta(None, path)).to_pylist() == rows
+    kept = run_local(penstock.readDelta(None, path, ["a", "p"], pc.field("b") == 3))
+    assert kept.to_pylist() == [{"a": 4, "p": "q"}]
+
+
+def test_what_nobody_here_reads_is_refused(tmp_path: Path) -> None:
+    """Columns that are mapped by numbers."""
+    path = table(tmp_path / "t", [mapped("k", "long", "a", 7)], [pa.table({"a": [1]})], "id")
+    with pytest.raises(SettingError, match="maps its columns by id: read it with Spark"):
+        penstock.readDelta(None, path)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Iceberg tables whose columns have changed: our rows are those of the library's own scan, whatever the history."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from effort import examples
+from penstock.api.iceberg import iceberg_source, numbered
+from penstock.errors import SettingError
+from penstock.testing.local_runner import run_local
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Any]:
+    """A catalog in a file, with one name space."""
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    made = sql.SqlCatalog("here", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    made.create_namespace("db")
+    yield made
+    made.close()
+    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
+    concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
+    concurrent._instance = None
+
+
+def rows(table: pa.Table) -> list[str]:
+    """All rows, in an order of their own."""
+    return sorted(map(str, table.to_pylist()))
+
+
+def ours(table: Any, **options: Any) -> pa.Table:
+    """The rows that tasks read, after a trip through pickle."""
+    source = iceberg_source(table, options.get("snapshot"), None, options.get("where"))
+    source = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
+    batches = [batch for subtask in range(2) for batch in source.read(subtask, 2)]
+    return pa.Table.from_batches(batches, source.schema)
+
+
+class History:
+    """A table that changes at random; what is drawn may be refused by the library, which changes nothing then."""
+
+    def __init__(self, catalog: Any, seed: int) -> None:
+        self._draw = random.Random(seed)
+        schema = pa.schema(
+            [
+                ("a", pa.int32()),
+                ("b", pa.string()),
+                ("c", pa.float32()),
+                ("s", pa.struct([("x", pa.int32()), ("y", pa.string())])),
+                ("l", pa.list_(pa.struct([("x", pa.string()), ("z", pa.int32())]))),
+            ]
+        )
+        self.table = catalog.create_table(f"db.t{seed}", schema)
+        self._written = 0
+
+    def run(self, steps: int) -> None:
+        """Write, and then change and write in turns."""
+        from pyiceberg.exceptions import ValidationError
+
+        self._write()
+        for _ in range(steps):
+            try:
+                self._draw.choice([self._drop, self._add, self._rename, self._move, self._widen, self._delete])()
+                if self._draw.random() < 0.6:
+                    self._write()
+            except (ValueError, ValidationError, pa.ArrowNotImplementedError):
+                continue
+
+    def _names(self) -> list[str]:
+        return [name for name in self.table.schema().column_names if not name.endswith((".element", ".key"))]
+
+    def _drop(self) -> None:
+        with self.table.update_schema(allow_incompatible_changes=True) as change:
+            change.delete_column(self._draw.choice(self._names()))
+
+    def _add(self) -> None:
+        from pyiceberg.types import DoubleType, IntegerType, StringType
+
+        under = self._draw.choice([(), ("s",), ("l",)])
+        with self.table.update_schema() as change:
+            change.add_column(
+                (*under, self._draw.choice("abcxyz")), self._draw.choice([IntegerType(), StringType(), DoubleType()])
+            )
+
+    def _rename(self) -> None:
+        with self.table.update_schema() as change:
+            change.rename_column(self._draw.choice(self._names()), self._draw.choice("abcxyz"))
+
+    def _move(self) -> None:
+        with self.table.update_schema() as change:
+            change.move_first(self._draw.choice(self._names()))
+
+    def _widen(self) -> None:
+        from pyiceberg.types import DoubleType, LongType
+
+        with self.table.update_schema() as change:
+            change.update_column(self._draw.choice(self._names()), self._draw.choice([LongType(), DoubleType()]))
+
+    def _delete(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where no row is deleted
+            self.table.delete(f"{self._draw.choice(self.table.schema().columns).name} IS NULL")
+
+    def _write(self) -> None:
+        schema = self.table.schema().as_arrow()
+        self.table.append(
+            pa.Table.from_pylist([{f.name: self._value(f.type) for f in schema} for _ in range(3)], schema)
+        )
+
+    def _value(self, kind: pa.DataType) -> Any:
+        if self._draw.random() < 0.2:
+            return None
+        self._written += 1
+        if pa.types.is_struct(kind):
+            return {field.name: self._value(field.type) for field in kind}
+        if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+            return [self._value(kind.value_type) for _ in range(self._draw.randint(0, 2))]
+        if pa.types.is_large_string(kind) or pa.types.is_string(kind):
+            return f"w{self._written}"
+        return float(self._written) if pa.types.is_floating(kind) else self._written
+
+
+@pytest.mark.parametrize("seed", range(examples(80)))
+def test_rows_are_those_of_the_librarys_scan(catalog: Any, seed: int) -> None:
+    """Columns dropped, added again, renamed, moved, widened, rows deleted, at any depth: the newest and the first."""
+    history = History(catalog, seed)
+    history.run(6)
+    table = history.table
+    found = ours(table)
+    assert found.schema.names == table.schema().as_arrow().names
+    assert rows(found) == rows(table.scan().to_arrow())
+    first = table.snapshots()[0].snapshot_id
+    assert rows(ours(table, snapshot=first)) == rows(table.scan(snapshot_id=first).to_arrow())
+    name = table.schema().columns[0].name
+    kept = ours(table, where=pc.field(name).is_valid())
+    assert rows(kept) == sorted(str(row) for row in table.scan().to_arrow().to_pylist() if row[name] is not None)
+
+
+def test_filters_and_columns_are_read_by_the_tables_names(catalog: Any) -> None:
+    """After two columns have changed their names; what a stream needs alone is read."""
+    table = catalog.create_table("db.t", pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    table.append(pa.table({"a": [1, 2], "b": [30, 40]}))
+    for old, new in (("a", "t"), ("b", "a"), ("t", "b")):
+        with table.update_schema() as change:
+            change.rename_column(old, new)
+    stream = penstock.readIceberg(None, table, filter=pc.field("a") > 30)
+    assert run_local(stream).to_pylist() == [{"b": 2, "a": 40}]
+    assert run_local(penstock.readIceberg(None, table, ["a"], [("b", "=", 1)])).to_pylist() == [{"a": 30}]
+
+
+def test_files_that_tasks_write_have_the_tables_numbers(catalog: Any, tmp_path: Path) -> None:
+    """At any depth, so that the library reads them right after a rename."""
+    kind = pa.list_(pa.struct([("x", pa.string())]))
+    schema = pa.schema([("a", pa.int64()), ("l", kind), ("m", pa.map_(pa.string(), pa.int32()))])
+    table = catalog.create_table("db.t", schema)
+    held = pa.Table.from_pylist([{"a": 1, "l": [{"x": "w"}], "m": [("k", 1)]}], schema)
+    with pq.ParquetWriter(tmp_path / "x", numbered(schema, table)) as file:
+        file.write_table(held)
+    table.add_files([f"file://{tmp_path}/x"])
+    with table.update_schema(allow_incompatible_changes=True) as change:
+        change.rename_column("l.element.x", "y")
+        change.rename_column("a", "b")
+    with table.update_schema() as change:
+        change.add_column("a", table.schema().find_field("b").field_type)
+    assert table.scan().to_arrow().to_pylist() == [{"b": 1, "l": [{"y": "w"}], "m": [("k", 1)], "a": None}]
+
+
+def test_deletes_by_positions_are_applied(catalog: Any, tmp_path: Path) -> None:
+    """The rows that a delete file names are left out; the library writes none, so the scan's task gets one here."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.table import FileScanTask
+
+    table = catalog.create_table("db.t", pa.schema([("a", pa.int64())]))
+    table.append(pa.table({"a": range(10)}))
+    source = iceberg_source(table, None, None, None)
+    (task,) = source.scan.tasks
+    gone = pa.table({"file_path": [task.file.file_path] * 2, "pos": [0, 7]})
+    pq.write_table(gone, tmp_path / "gone.parquet")
+    delete = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, file_path=f"file://{tmp_path}/gone.parquet",
+        file_format=FileFormat.PARQUET, record_count=2, file_size_in_bytes=1,
+    )  # fmt: skip
+    scan = replace(source.scan, tasks=(FileScanTask(task.file, {delete}),))
+    found = pa.Table.from_batches(replace(source, scan=scan).read(0, 1))
+    assert found["a"].to_pylist() == [1, 2, 3, 4, 5, 6, 8, 9]
+
+
+def test_deletes_by_values_are_refused(catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the library's own words, with the table's name."""
+    from pyiceberg.table import DataScan
+
+    table = catalog.create_table("db.t", pa.schema([("a", pa.int64())]))
+
+    def plan_files(scan: Any) -> Any:
+        raise ValueError("PyIceberg does not yet support equality deletes")
+
+    monkeypatch.setattr(DataScan, "plan_files", plan_files)
+    with pytest.raises(SettingError, match=r"db\.t is not read: PyIceberg does not yet support equality deletes"):
+        penstock.readIceberg(None, table)
