@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import NoStorageError
+from penstock.stream import run_rows
 from penstock.stream.key_index import key_index
 from penstock.stream.slot_array import SlotArray
 from penstock.stream.state_place import StateFiles, settled, settled_columns, state_in, zeros
+from penstock.stream.state_rows import StateRows
 from underway import listed
 
 
@@ -23,6 +26,11 @@ def own_megabytes() -> int:
     found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) >> 10
+
+
+def mapped(folder: str) -> int:
+    """The number of files of a folder that are mapped into this process."""
+    return sum(folder in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 def test_a_large_state_takes_files_and_no_memory(tmp_path: Path) -> None:
@@ -43,6 +51,28 @@ def test_a_large_state_takes_files_and_no_memory(tmp_path: Path) -> None:
     assert (values.at(slots) == 0).all()
     assert (more.at(slots) == slots * 7).all()
     assert not listed(tmp_path), "files have no names"
+
+
+def test_no_piece_of_state_holds_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have a thousand, and a state of 100 GB has some thousand pieces; memory goes with the last array."""
+    monkeypatch.setattr(run_rows, "MOST_JOINED", 1)
+    folder, schema = str(tmp_path), pa.schema([("s", pa.string())])
+    with state_in(StateFiles([folder])):
+        before, maps = len(os.listdir("/proc/self/fd")), mapped(folder)
+        rows = StateRows(schema)
+        for n in range(50):
+            rows.put(np.array([n]), pa.record_batch([pa.array([str(n) * (1 << 17)])], schema=schema))
+        assert len(os.listdir("/proc/self/fd")) <= before
+        assert mapped(folder) == maps + 50
+        assert rows.take(np.array([7]))["s"][0].as_py() == "7" * (1 << 17)
+        taken = zeros(1 << 17, np.int8)[5:]
+        del rows
+        gc.collect()
+        taken[:] = 1
+        assert mapped(folder) == maps + 1
+    del taken
+    gc.collect()
+    assert mapped(folder) == maps
 
 
 def test_batches_and_keys_are_what_they_were(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ that needs it. So the figures of a task are those of memory as long as its state
 does not fits the disk.
 
 A file has no name from the moment it is made, so nothing is left behind, not even after `kill -9`. Its blocks are
-taken when it is made: a disk that is full is an error of the state that grows, and no signal that kills the task.
+taken when it is made: a disk that is full is an error of the state that grows, and no signal that kills the task. It
+is open while it is made only: Python's own map holds a descriptor, and a state of some thousand pieces would need
+more of them than a process may have.
 
 Limits: pieces below `LEAST` bytes stay in memory, and so do dictionaries of Arrow. A file ends with the last array
 over it.
@@ -16,14 +18,16 @@ over it.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +47,7 @@ class StateFiles:
         self.least = least
         """Pieces of fewer bytes stay in memory."""
 
-    def mapped(self, size: int) -> mmap.mmap:
+    def mapped(self, size: int) -> memoryview:
         """So many zero bytes; raises NoStorageError where no folder has them."""
         failure: OSError | None = None
         for folder in self._folders:
@@ -110,7 +114,7 @@ def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
         stream.write_batch(batch)
 
 
-def _mapped(folder: str, size: int) -> mmap.mmap:
+def _mapped(folder: str, size: int) -> memoryview:
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -118,4 +122,19 @@ def _mapped(folder: str, size: int) -> mmap.mmap:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
             file.truncate(size)
-        return mmap.mmap(file.fileno(), size)
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        address = _LIBRARY.mmap(None, size, access, mmap.MAP_SHARED, file.fileno(), 0)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    place = (ctypes.c_char * size).from_address(address)
+    # Arrays and batches hold the place. At the end of the process they may still be read, and the kernel unmaps it.
+    weakref.finalize(place, _LIBRARY.munmap, address, size).atexit = False
+    return memoryview(place)
+
+
+_FAILED: Final = ctypes.c_void_p(-1).value
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
+_LIBRARY.mmap.restype = ctypes.c_void_p
+_LIBRARY.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_LIBRARY.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
