@@ -211,7 +211,7 @@ def test_rows_that_nothing_can_meet_are_dropped() -> None:
 
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=8), max_size=6),
-    st.integers(1, 3),
+    st.sampled_from([1, 3, 40]),
 )
 @effort(deadline=None)
 def test_the_newest_row_of_each_rank_is_the_result(batches: list[list[tuple[int, int]]], count: int) -> None:
@@ -243,6 +243,44 @@ def test_the_newest_row_of_each_rank_is_the_result(batches: list[list[tuple[int,
     ]
     assert {(key, rank): value for key, rank, value in at_once} == expected
     assert len(at_once) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("ascending", "expected"),
+    [(False, [float("nan"), 5.0, 0.0, -0.0, -1.0, None]), (True, [-1.0, 0.0, -0.0, 5.0, float("nan"), None])],
+)
+def test_no_number_is_above_all_numbers(ascending: bool, expected: list[float | None]) -> None:
+    """As in the order of Spark; zeros are one, so the first that came stays ahead, and nulls are last."""
+    schema = pa.schema([("k", pa.int64()), ("x", pa.float64())])
+    step = TopRows(schema, ("k",), 6, (("x", ascending),)).step()
+    for value in (5.0, None, 0.0, -0.0, -1.0, float("nan")):
+        list(step.process(pa.record_batch([[1], [value]], schema=schema)))
+    assert str([value for rows in step.all_rows() for value in rows["x"].to_pylist()]) == str(expected)
+
+
+def test_first_rows_take_the_memory_of_those_that_are_there() -> None:
+    """A key with few rows has few places, however many it may have; rows that move are still theirs."""
+    step = TopRows(LEFT_ROWS, ("k",), 1000, (("t", False),)).step()
+    list(step.process(batch_of([(key, 1) for key in range(2000)], 0, LEFT_ROWS)))
+    assert len(step._places) == 2000
+    for number in range(20):
+        list(step.process(batch_of([(7, 100 + number), (8, 200 - number)], 2000 + 2 * number, LEFT_ROWS)))
+    assert len(step._places) < 2200
+    found = [row for rows in step.all_rows() for row in zip(*(rows[n].to_pylist() for n in "ka"), strict=True)]
+    assert [a for k, a in found if k == 7] == [*range(2038, 1999, -2), 7]
+    assert [a for k, a in found if k == 8] == [*range(2001, 2041, 2), 8]
+    assert len(found) == 2040
+
+
+@pytest.mark.parametrize("time", ["", "t"])
+def test_one_row_passes_of_those_that_are_the_same_by_nothing(time: str) -> None:
+    """As in Spark; also after a restore."""
+    operator = DropDuplicates(LEFT_ROWS, (), time)
+    step = operator.step()
+    step.open(StepContext(0, 1, 128, "test"), [])
+    assert [rows["a"].to_pylist() for rows in step.process(batch_of([(1, 5), (2, 5)], 0, LEFT_ROWS))] == [[0]]
+    step = reopened(operator, step)
+    assert not list(step.process(batch_of([(3, 5)], 2, LEFT_ROWS)))
 
 
 @given(EVENTS, st.integers(0, 6))

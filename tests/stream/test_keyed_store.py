@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -389,6 +389,35 @@ def test_a_state_that_is_dropped_may_be_gone() -> None:
     after = KeyedStore(KEYS, (), ("value",))
     after.restore([stored(store.snapshot(context(0, 1)))], context(0, 1), 0)
     assert after.keys == 0
+
+
+@pytest.mark.parametrize("kind", [VALUE, LIST, MAP])
+def test_what_has_expired_stays_away_where_nothing_dies_any_more(kind: str) -> None:
+    """A later run without a time to live has what had not expired, and for ever."""
+    own = OWN if kind == MAP else None
+    store = KeyedStore(KEYS, [VariableSpec("v", kind, TEXT, own, 10)])
+    slots = store.slots([pa.array(["old", "new"])], 2)
+    for at, now in enumerate((0, 95)):
+        text, entry = pa.record_batch([pa.array(["x"])], schema=TEXT), pa.record_batch([pa.array(["u"])], schema=OWN)
+        kept = store.variable("v")
+        given = (slots[at : at + 1], *([entry] if kind == MAP else []), text, now)
+        (kept.append if kind == LIST else kept.put)(*given)
+    after = KeyedStore(KEYS, [VariableSpec("v", kind, TEXT, own)])
+    after.restore([stored(store.snapshot(context(0, 1)))], context(0, 1), 100)
+    slots = after.slots([pa.array(["old", "new"])], 2)
+    assert after.variable("v").exists(slots, 1000).tolist() == [False, True]
+
+
+def test_a_state_that_is_dropped_and_declared_again_begins_empty_once() -> None:
+    """Its restarts find what it put; one of another type takes its place again."""
+    number, text = value(pa.field("n", pa.int64())), value(pa.field("n", pa.string()))
+    again = [replace(each, replaces=True) for each in (number, text)]
+    rows = [pa.record_batch([pa.array([n])], names=["n"]) for n in (1, "x")]
+    assert restored(number, again[0], rows[0]).to_pylist() == [{"n": None}]
+    assert restored(number, again[1], rows[0]).to_pylist() == [{"n": None}]
+    assert restored(again[1], again[1], rows[1]).to_pylist() == [{"n": "x"}]
+    assert restored(again[1], text, rows[1]).to_pylist() == [{"n": "x"}]
+    assert restored(again[1], again[0], rows[1]).to_pylist() == [{"n": None}]
 
 
 def test_timers_that_come_and_go_do_not_build_the_state_anew() -> None:

@@ -356,6 +356,29 @@ def test_state_of_another_processor_is_refused_before_the_query_starts() -> None
         chain.refuse_others("stage 1", [f"it/{name}" for name in state], lambda name: [state[name.partition("/")[2]]])
 
 
+def test_a_state_may_be_dropped_and_declared_anew() -> None:
+    """The first run that says so has none of the former one, and its restarts have its own."""
+
+    def inits(handle: Any) -> None:
+        handle.deleteIfExists("it")
+        processor_states.append(handle.getValueState("it", "n string"))
+
+    processor_states: list[Any] = []
+    first = Task(operator(ROWS, Wrong(lambda p: p.state.update((1,)))))
+    first.push(("a", 1))
+    found: list[Any] = []
+
+    def handles(_: Any) -> None:
+        found.append(processor_states[-1].get())
+        processor_states[-1].update(("x",))
+
+    anew = operator(ROWS, Wrong(handles, inits))
+    second = Task(anew, [first.stored()])
+    second.push(("a", 1))
+    Task(anew, [second.stored()]).push(("a", 1))
+    assert found == [None, ("x",)]
+
+
 def test_each_task_has_a_processor_of_its_own() -> None:
     """One's attributes are not the other's, and a processor that can't be copied is refused by name."""
     made = operator(ROWS, Sums(), time_mode="processingtime")

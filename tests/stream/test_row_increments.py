@@ -69,6 +69,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "right join": lambda: join("right", BETWEEN),
     "full join": lambda: join("full", BETWEEN),
     "top": lambda: TopRows(ROWS, ("k",), 3, (("v", False),)),
+    "top of many": lambda: TopRows(ROWS, ("k",), 40, (("v", False),)),
     "duplicates": lambda: DropDuplicates(ROWS, ("k", "s")),
     "duplicates by time": lambda: DropDuplicates(ROWS, ("k", "t"), "t"),
     "duplicates for a while": lambda: DropDuplicates(ROWS, ("k",), "t", 6),

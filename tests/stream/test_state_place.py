@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 from pathlib import Path
 
@@ -54,15 +53,15 @@ def test_a_large_state_takes_files_and_no_memory(tmp_path: Path) -> None:
 
 
 def test_no_piece_of_state_holds_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may have a thousand, and a state of 100 GB has some thousand pieces; memory goes with the last array."""
+    """A process may have a thousand, and a state of 100 GB has more pieces; a map goes with its last array."""
     monkeypatch.setattr(run_rows, "MOST_JOINED", 1)
     folder, schema = str(tmp_path), pa.schema([("s", pa.string())])
     with state_in(StateFiles([folder])):
-        before, maps = len(os.listdir("/proc/self/fd")), mapped(folder)
+        before, maps = len(listed(Path("/proc/self/fd"))), mapped(folder)
         rows = StateRows(schema)
         for n in range(50):
             rows.put(np.array([n]), pa.record_batch([pa.array([str(n) * (1 << 17)])], schema=schema))
-        assert len(os.listdir("/proc/self/fd")) <= before
+        assert len(listed(Path("/proc/self/fd"))) <= before
         assert mapped(folder) == maps + 50
         assert rows.take(np.array([7]))["s"][0].as_py() == "7" * (1 << 17)
         taken = zeros(1 << 17, np.int8)[5:]

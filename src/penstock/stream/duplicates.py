@@ -56,7 +56,7 @@ class DropDuplicates:
     def name(self) -> str:
         """The name that `explain` shows."""
         kept = f", kept by {self.time}" if self.time else ""
-        return f"without duplicates by {', '.join(self.keys)}{kept}"
+        return f"without duplicates by {', '.join(self.keys) or 'nothing'}{kept}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises PlanError: bounded streams have verbs of their own for it."""
@@ -92,7 +92,7 @@ class DuplicatesStep(PlainStep):
         for batch in itertools.chain(rows, changes):
             live = _is_live(self._lateness, batch.columns)
             own = batch if live.all() else batch.filter(boolean_array(live))  # others had gone with the checkpoint
-            slots = self._index.slots(key_columns(own))
+            slots = self._index.slots(key_columns(own) or [own.column(0)])
             self._until.writable(slots, len(self._index))[slots] = _until(own.columns)
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
@@ -154,7 +154,7 @@ class DuplicatesStep(PlainStep):
         return f"{self.name} ({', '.join(str(kind) for kind in self._kinds)})"
 
     def _slots(self, batch: pa.RecordBatch) -> Slots:
-        return self._index.slots([plain(batch.column(key)) for key in self._operator.keys])
+        return self._index.slots([plain(batch.column(key)) for key in self._operator.keys] or [batch.column(0)])
 
     def _live(self) -> Slots:
         """The slots of keys that are kept."""

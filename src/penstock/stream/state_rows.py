@@ -112,6 +112,12 @@ class StateRows:
         self._live -= int(np.count_nonzero(where[slots] != NOWHERE))
         where[slots] = NOWHERE
 
+    def move(self, slots: Slots, to: Slots) -> None:
+        """Give rows other slots, which have none."""
+        where = self._writable(np.concatenate([slots, to]))
+        where[to] = where[slots]
+        where[slots] = NOWHERE
+
     def frozen(self, count: int) -> FrozenRows:
         """All rows of the first slots, which all have one, as they are now."""
         return FrozenRows(tuple(self._runs), self._where.frozen(count), self._schema)

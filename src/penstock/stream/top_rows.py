@@ -3,7 +3,11 @@
 
 A row is given with its rank, from 1, whenever another row has taken that rank. So the newest row of each key and rank
 is the result: nothing is taken back in any other way, because the number of ranks of a key never falls. Of rows that
-are equal in the order the one that came first stays ahead; nulls are last in either direction.
+are equal in the order the one that came first stays ahead; nulls are last in either direction. Otherwise the order is
+that of `ordering`: NaN is above all numbers.
+
+The rows of a key lie in places that follow each other, as many as it needs: twice as many when these are full. So
+memory is that of the rows that are there, whatever `count` is.
 """
 
 from __future__ import annotations
@@ -19,11 +23,12 @@ import pyarrow.compute as pc
 
 from penstock.graph import INTERNAL
 from penstock.operators.keys import plain
+from penstock.operators.ordering import comparable
 from penstock.record.layout import fixed_values, int64_array
 from penstock.stream.arrow_pieces import width_of
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.increments import Chains
-from penstock.stream.key_index import Slots, key_index
+from penstock.stream.key_index import Grown, Slots, key_index
 from penstock.stream.keyed_state import (
     ABOUT,
     chained_chunks,
@@ -33,6 +38,7 @@ from penstock.stream.keyed_state import (
     restored_rows,
 )
 from penstock.stream.run_rows import taken_of
+from penstock.stream.slot_array import SlotArray
 from penstock.stream.state_rows import FrozenRows, StateRows
 
 RANK = "rank"
@@ -75,11 +81,12 @@ class TopRows:
 
 
 class TopStep(PlainStep):
-    """One subtask's keys and rows: rank `r` of slot `s` lies in place `s * count + r`."""
+    """One subtask's keys and rows."""
 
     def __init__(self, operator: TopRows) -> None:
         self._operator = operator
         self._index = key_index([plain(pa.nulls(0, operator.schema.field(key).type)).type for key in operator.keys])
+        self._places = _RankLayout(operator.count)
         self._rows = StateRows(operator.schema)
         self._chains = Chains()
         self._context = StepContext(0, 1, 1, "")
@@ -96,9 +103,14 @@ class TopStep(PlainStep):
         for batch in itertools.chain(rows, changes):
             keys = key_columns(batch)
             ranks = fixed_values(batch.column(len(keys)), np.dtype(np.int64))
-            places = self._index.slots(keys) * self._operator.count + ranks
+            slots = self._index.slots(keys or [batch.column(0)])
+            touched = np.unique(slots)
+            counts = np.zeros(len(touched), np.int64)
+            np.maximum.at(counts, np.searchsorted(touched, slots), ranks + 1)
+            self._have(touched, np.maximum(counts, self._places.counts(touched)))
             columns = batch.columns[len(keys) + 1 :]
-            self._rows.put(places, pa.RecordBatch.from_arrays(columns, schema=self._operator.schema))
+            rows = pa.RecordBatch.from_arrays(columns, schema=self._operator.schema)
+            self._rows.put(self._places.of(slots, ranks), rows)
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
         """Raise CheckpointError where the rows of a checkpoint are of another order."""
@@ -107,41 +119,42 @@ class TopStep(PlainStep):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows whose rank is new."""
-        count = self._operator.count
         slots = self._slots(batch)
-        touched = np.unique(slots)
-        places = (touched[:, None] * count + np.arange(count)).ravel()
-        places = places[self._rows.known(places)]
-        before = self._rows.take(places) if len(places) else batch.slice(0, 0)
-        rows = pa.concat_batches([before, batch.cast(before.schema)])
-        owners = np.concatenate([places // count, slots])
-        order, ranks = self._ranked(rows, owners)
-        first = ranks < count
+        touched, come = np.unique(slots, return_counts=True)
+        counts = self._places.counts(touched)
+        owners, before = _spread(touched, counts)
+        rows = batch
+        if len(owners):
+            known = self._rows.take(self._places.of(owners, before))
+            rows = pa.concat_batches([known, batch.cast(known.schema)])
+        own = np.concatenate([owners, slots])
+        order, ranks = self._ranked(rows, own)
+        first = ranks < self._operator.count
         order, ranks = order[first], ranks[first]
-        now = owners[order] * count + ranks
-        stays = np.zeros(len(order), np.bool_)
-        old = order < len(places)
-        stays[old] = places[order[old]] == now[old]
-        changed = np.flatnonzero(~stays)
-        if not len(changed):
+        is_new = order >= len(owners)
+        is_new[~is_new] = before[order[~is_new]] != ranks[~is_new]
+        if not is_new.any():
             return ()
-        found = rows.take(int64_array(order[changed]))
-        self._chains.changed(now[changed])
-        self._rows.put(now[changed], found)
-        return (self._given(found, ranks[changed]),)
+        order, ranks = order[is_new], ranks[is_new]
+        found = rows.take(int64_array(order))
+        self._have(touched, np.minimum(counts + come, self._operator.count))
+        places = self._places.of(own[order], ranks)
+        self._chains.changed(places)
+        self._rows.put(places, found)
+        return (self._given(found, ranks),)
 
     def all_rows(self) -> Iterator[pa.RecordBatch]:
         """All rows with their ranks."""
-        places = self._places()
-        for first in range(0, len(places), _OUTPUT_ROWS):
-            part = places[first : first + _OUTPUT_ROWS]
-            yield self._given(self._rows.take(part), part % self._operator.count)
+        slots = np.arange(len(self._index), dtype=np.int64)
+        owners, ranks = _spread(slots, self._places.counts(slots))
+        for first in range(0, len(owners), _OUTPUT_ROWS):
+            own, some = owners[first : first + _OUTPUT_ROWS], ranks[first : first + _OUTPUT_ROWS]
+            yield self._given(self._rows.take(self._places.of(own, some)), some)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """All rows, by key and rank; a large state refers to what older checkpoints hold."""
-        count = len(self._index) * self._operator.count
         keys = self._index.frozen_keys(0, len(self._index))
-        rows = _FrozenRanks(keys, self._rows.frozen(count), (self._operator.count, count))
+        rows = _FrozenRanks(keys, self._rows.frozen(len(self._places)), self._places)
         return chained_chunks(self._what, (checkpoint, self._context), self._chains, rows, rows, len(keys))
 
     def completed(self, checkpoint: int) -> None:
@@ -157,20 +170,24 @@ class TopStep(PlainStep):
         return f"{self.name} ({', '.join(str(field.type) for field in self._operator.schema)})"
 
     def _slots(self, batch: pa.RecordBatch) -> Slots:
-        return self._index.slots([plain(batch.column(key)) for key in self._operator.keys])
+        return self._index.slots([plain(batch.column(key)) for key in self._operator.keys] or [batch.column(0)])
 
-    def _places(self) -> npt.NDArray[np.int64]:
-        places = np.arange(len(self._index) * self._operator.count, dtype=np.int64)
-        return places[self._rows.known(places)]
+    def _have(self, slots: Slots, counts: Slots) -> None:
+        """Have places for so many rows of each of these slots; rows of those that need more places move."""
+        before, after = self._places.have(slots, counts)
+        if len(before):
+            self._rows.move(before, after)
+            self._chains.changed(after)
 
     def _ranked(self, rows: pa.RecordBatch, owners: Slots) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The rows in order by owner, and the rank of each among those of its owner, from 0."""
+        names = [_SLOT, *(f"{number}" for number, _ in enumerate(self._operator.columns)), _TURN]
+        given = [comparable(rows.column(name)) for name, _ in self._operator.columns]
         turns = int64_array(np.arange(len(owners)))
-        keys = [(_SLOT, "ascending")]
-        keys += [(name, "ascending" if ascending else "descending") for name, ascending in self._operator.columns]
-        names = [name for name, _ in self._operator.columns]
-        table = pa.table([int64_array(owners), *(rows.column(name) for name in names), turns], [_SLOT, *names, _TURN])
-        order = fixed_values(pc.sort_indices(table, sort_keys=[*keys, (_TURN, "ascending")]), np.dtype(np.uint64))
+        directions = [True, *(ascending for _, ascending in self._operator.columns), True]
+        keys = [(name, "ascending" if up else "descending") for name, up in zip(names, directions, strict=True)]
+        table = pa.table([int64_array(owners), *given, turns], names)
+        order = fixed_values(pc.sort_indices(table, sort_keys=keys), np.dtype(np.uint64))
         order = order.astype(np.int64)
         sorted_owners = owners[order]
         begins = np.flatnonzero(np.r_[True, sorted_owners[1:] != sorted_owners[:-1]])
@@ -182,17 +199,65 @@ class TopStep(PlainStep):
         return pa.RecordBatch.from_arrays(columns, schema=self._operator.result_schema)
 
 
+class _RankLayout:
+    """The places of the rows of each slot, by rank; its ranks are those up to the number of its rows."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._starts = SlotArray(np.int64)
+        self._counts = SlotArray(np.int64)
+        self._rooms = SlotArray(np.int64)
+        self.owners, self.numbers = Grown(np.int32), Grown(np.int32)
+        """The slot and the rank of each place."""
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def of(self, slots: Slots, ranks: Slots) -> Slots:
+        """The place of each of these ranks, which are all there."""
+        places: Slots = self._starts.at(slots) + ranks
+        return places
+
+    def counts(self, slots: Slots) -> Slots:
+        """The number of rows of each of these slots."""
+        return self._counts.at(slots)
+
+    def have(self, slots: Slots, counts: Slots) -> tuple[Slots, Slots]:
+        """Have so many rows of each of these slots: the places of rows that move, and those to which they do."""
+        count = int(slots.max(initial=-1)) + 1
+        grows = counts > self._rooms.at(slots)
+        former = after = np.zeros(0, np.int64)
+        if grows.any():
+            own = slots[grows]
+            moved, numbers = _spread(own, self._counts.at(own))
+            former = self.of(moved, numbers)
+            rooms = np.minimum(1 << np.ceil(np.log2(counts[grows])).astype(np.int64), self._most)
+            self._rooms.writable(own, count)[own] = rooms
+            self._starts.writable(own, count)[own] = len(self) + np.cumsum(rooms) - rooms
+            for grown, values in zip((self.owners, self.numbers), _spread(own, rooms), strict=True):
+                grown.extend(values.astype(np.int32))
+            after = self.of(moved, numbers)
+        self._counts.writable(slots, count)[slots] = counts
+        return former, after
+
+
+def _spread(slots: Slots, counts: Slots) -> tuple[Slots, Slots]:
+    """So many of each slot: whose each is, and its number among those of the slot."""
+    owners = np.repeat(slots, counts)
+    return owners, np.arange(len(owners), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 class _FrozenRanks:
     """The rows of all places at one moment, with their keys and ranks."""
 
-    def __init__(self, keys: Sequence[pa.Array | pa.ChunkedArray], rows: FrozenRows, places: tuple[int, int]) -> None:
+    def __init__(self, keys: Sequence[pa.Array | pa.ChunkedArray], rows: FrozenRows, places: _RankLayout) -> None:
         self._keys = keys
         self._rows = rows
-        self._ranks, self._count = places
-        self.width = width_of(keys, self._count // self._ranks) + rows.width
+        self._owners, self._ranks = places.owners.values, places.numbers.values
+        self.width = width_of(keys, len(keys[0]) if keys else 0) + rows.width
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._owners)
 
     def frozen_keys(self, start: int, end: int) -> list[pa.Array]:
         """None: they are among the columns, because a place is no key."""
@@ -207,5 +272,6 @@ class _FrozenRanks:
         return self._with_keys(*self._rows.of(slots))
 
     def _with_keys(self, places: Slots, rows: list[pa.Array]) -> tuple[Slots, list[pa.Array | pa.ChunkedArray]]:
-        keys = [taken_of(key, places // self._ranks) for key in self._keys]
-        return places, [*keys, int64_array(places % self._ranks), *rows]
+        owners = self._owners[places].astype(np.int64)
+        keys = [taken_of(key, owners) for key in self._keys]
+        return places, [*keys, int64_array(self._ranks[places].astype(np.int64)), *rows]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -99,5 +100,6 @@ class Declarations:
             )
         if spec.ttl is not None and spec.ttl <= 0:
             raise PlanError(f"{self._processor}: the state {spec.name!r} is to live for {spec.ttl} ms: say 1 or more")
+        spec = replace(spec, replaces=spec.name in self._dropped)
         self._specs[spec.name] = spec
         return spec

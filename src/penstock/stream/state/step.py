@@ -94,7 +94,8 @@ class ProcessorStep(PlainStep):
         self._moment.bind(*self._declared(self._calls))
         self._look_at_clock()
         own = [PartOfState(state, "", without=SHARED) for state in restored]
-        self._moment.store.restore(own, context, self._moment.now)
+        # The clock tells what has expired, also of states that die no more, in a processor that knows no time.
+        self._moment.store.restore(own, context, max(self._moment.now, int(context.clock() * _MILLISECONDS)))
         self._restore_shared(restored)
         if not restored and self._operator.initial is not None and not context.is_finished:
             for batch in self._operator.initial.to_batches():

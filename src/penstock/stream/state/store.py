@@ -27,6 +27,7 @@ from penstock.stream.state.stored import (
     TIMERS,
     About,
     Evolution,
+    StoredVariable,
     about,
     changed_pieces,
     changes_in,
@@ -222,8 +223,9 @@ class KeyedStore:
             if stored.name == TIMERS:
                 plans[TIMERS] = lambda slots, batch, _: self._timers.restore(slots, [batch.column(TIME)])
             elif stored.name in self._variables:
-                kept = self._variables[stored.name]
-                plans[stored.name] = _reading(kept, Evolution(stored, kept.spec, place))
+                plan = self._plan(stored, place)
+                if plan is not None:
+                    plans[stored.name] = plan
             elif stored.name not in self._dropped:
                 raise CheckpointError(
                     f"{place}: the checkpoint to go on from holds the state {stored.name!r}, and the processor has "
@@ -231,6 +233,19 @@ class KeyedStore:
                     f"it by handle.deleteIfExists({stored.name!r}) in init"
                 )
         return plans
+
+    def _plan(self, stored: StoredVariable, place: str) -> Callable[[Slots, pa.RecordBatch, int], None] | None:
+        """Takes the rows of a stored variable; None: its declaration replaces it, and is not the one that did."""
+        kept = self._variables[stored.name]
+        if kept.spec.replaces and not stored.replaces:
+            return None
+        try:
+            evolution = Evolution(stored, kept.spec, place)
+        except CheckpointError:
+            if not kept.spec.replaces:
+                raise
+            return None
+        return lambda slots, batch, now: kept.restore(*evolution.rows(slots, batch, now))
 
     def _moved(self, keys: Sequence[pa.Array | pa.ChunkedArray], slots: Slots) -> Slots:
         """The new slots of former ones."""
@@ -250,10 +265,6 @@ def give_back(former: FrozenVariable, empty: Restorable) -> None:
     """Give an empty variable the rows that it had, of the same slots."""
     for slots, columns in ranges(former):
         empty.restore(slots, columns)
-
-
-def _reading(kept: AnyVariable, evolution: Evolution) -> Callable[[Slots, pa.RecordBatch, int], None]:
-    return lambda slots, batch, now: kept.restore(slots, evolution.columns(batch, now))
 
 
 def _unexpired(slots: Slots, columns: list[pa.Array], now: int) -> tuple[Slots, list[pa.Array]]:

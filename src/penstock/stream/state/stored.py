@@ -2,9 +2,10 @@
 """The state of a processor in a checkpoint: how it is written, and what of it is read back after a change.
 
 A step's chunks are `about` (msgpack: version, kind, hash, max_parallelism, parallelism, the keys' schema, and of each
-variable its name, kind, schemas and time to live) and `<n>.<k>`, the pieces of variable `n`: Arrow streams with the
-columns `key.<i>`, the entry's own `own.<i>`, `#<j>` and `expiry` (milliseconds), one row for each value, list row or
-map entry. Timers are the variable `TIMERS`, with the column `time`. Key groups are those of `keyed_state`.
+variable its name, kind, schemas, time to live, and if it took the place of one that was dropped) and `<n>.<k>`, the
+pieces of variable `n`: Arrow streams with the columns `key.<i>`, the entry's own `own.<i>`, `#<j>` and `expiry`
+(milliseconds), one row for each value, list row or map entry. Timers are the variable `TIMERS`, with the column
+`time`. Key groups are those of `keyed_state`.
 
 A snapshot may write what has changed (`increments`): `changed.<checkpoint>.keys.<k>` has the keys whose state is
 another than in the pieces before, and `changed.<checkpoint>.<n>.<k>` all that variable `n` has of them.
@@ -20,14 +21,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.record.key_groups import HASH
+from penstock.record.layout import fixed_values, int64_array
 from penstock.stream.arrow_pieces import rows_of_piece, rows_of_stream, stream_pieces, width_of
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.increments import CHANGED, ChangedSlots, change_prefix
+from penstock.stream.key_index import Slots
 from penstock.stream.keyed_state import key_columns, own_rows
 from penstock.stream.run_rows import taken_of
 from penstock.stream.state.variables import EXPIRY, FrozenState, FrozenVariable, VariableSpec
@@ -50,6 +54,8 @@ class StoredVariable:
     schema: pa.Schema
     keys: pa.Schema | None
     has_expiry: bool
+    replaces: bool = False
+    """True if whoever stored it had dropped another one of its name ahead of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ def about(keys: pa.Schema, specs: Sequence[VariableSpec], context: StepContext) 
             "schema": spec.schema.serialize().to_pybytes(),
             "keys": b"" if spec.keys is None else spec.keys.serialize().to_pybytes(),
             "ttl": spec.ttl,
+            "replaces": spec.replaces,
         }
         for spec in specs
     ]
@@ -240,15 +247,21 @@ class Evolution:
             raise self._error(f"had the own keys ({_text(stored.keys)}), and now has ({_text(spec.keys)})")
         self._columns: list[Callable[[pa.RecordBatch], pa.Array]] = [self._reader(field) for field in spec.schema]
 
-    def columns(self, batch: pa.RecordBatch, now: int) -> list[pa.Array]:
-        """The columns of a batch as the variable takes them; one that gets a time to live lives from now on."""
+    def rows(self, slots: Slots, batch: pa.RecordBatch, now: int) -> tuple[Slots, list[pa.Array]]:
+        """The rows of a batch as the variable takes them: whose each is, and the columns.
+
+        One that gets a time to live lives from now on, and one that loses it has none of what has expired.
+        """
+        if self._spec.ttl is None and self._stored.has_expiry:
+            live = np.flatnonzero(fixed_values(batch.column(EXPIRY), np.dtype(np.int64)) > now)
+            slots, batch = slots[live], batch.take(int64_array(live))
         own = [batch.column(f"own.{n}") for n in range(len(self._spec.keys or ()))]
         found = [*own, *(read(batch) for read in self._columns)]
         if self._spec.ttl is None:
-            return found
+            return slots, found
         if self._stored.has_expiry:
-            return [*found, batch.column(EXPIRY)]
-        return [*found, pa.repeat(pa.scalar(now + self._spec.ttl, pa.int64()), batch.num_rows)]
+            return slots, [*found, batch.column(EXPIRY)]
+        return slots, [*found, pa.repeat(pa.scalar(now + self._spec.ttl, pa.int64()), batch.num_rows)]
 
     def _reader(self, field: pa.Field) -> Callable[[pa.RecordBatch], pa.Array]:
         at = self._stored.schema.get_field_index(field.name)
@@ -286,8 +299,9 @@ def stored_keys(batch: pa.RecordBatch) -> list[pa.Array]:
 
 def _stored(number: int, found: dict[str, Any]) -> StoredVariable:
     keys = _schema(found["keys"]) if found["keys"] else None
+    schema, has_expiry = _schema(found["schema"]), found["ttl"] is not None
     return StoredVariable(
-        number, found["name"], found["kind"], _schema(found["schema"]), keys, found["ttl"] is not None
+        number, found["name"], found["kind"], schema, keys, has_expiry, found.get("replaces", False)
     )
 
 

@@ -35,13 +35,17 @@ _EXPIRY_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class VariableSpec:
-    """The declaration of a variable; `keys` are the columns of a map's own keys, `ttl` is in milliseconds."""
+    """The declaration of a variable; `keys` are the columns of a map's own keys, `ttl` is in milliseconds.
+
+    With `replaces` it takes the place of one of its name that was dropped ahead of it.
+    """
 
     name: str
     kind: str
     schema: pa.Schema
     keys: pa.Schema | None = None
     ttl: int | None = None
+    replaces: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
