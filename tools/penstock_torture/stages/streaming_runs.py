@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
 
 import penstock
 from penstock.testing import DEADLINE
@@ -37,6 +38,8 @@ def compare_runs(seed: int, spark: Any, folder: Path) -> tuple[str, str]:
             theirs, ours = _by_spark(spark, verbs, folder), _by_penstock(spark, verbs, folder, chance.choice((1, 2)))
             if theirs != ours:
                 return words, f"run {run + 1}, Penstock beside Spark: {group_sizes(ours, theirs)}"
+    except AnalysisException as error:  # Penstock's refusals are PlanErrors
+        return f"{words}; Spark has it not: {str(error).splitlines()[0]}", ""
     except Exception:  # noqa: BLE001 - which side fails is what is being asked
         return words, traceback.format_exc()
     return words, ""
