@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.parquet import Filter, RowGroup, columns_of, shares
+from penstock.api.parquet import Filter, RowGroup, columns_of, matching, shares
 from penstock.operators.projection import Projection
 
 
@@ -74,6 +74,7 @@ class IcebergSource:
             deletes = library._read_all_delete_files(known.io, [task])  # noqa: SLF001
             for batch in scan._record_batches_from_scan_tasks_and_deletes([task], deletes):  # noqa: SLF001
                 rows = projection.project(batch)
-                kept = rows if self.filter is None else rows.filter(self.filter)
-                if kept.num_rows:
-                    yield kept.select(list(self.columns))
+                if self.filter is not None:
+                    yield from matching(rows, self.filter, self.columns)
+                elif rows.num_rows:
+                    yield rows.select(list(self.columns))

@@ -179,8 +179,7 @@ class ParquetSource:
             names = [name for name in files.schema.names if name in needed]
             if not self._may_filter(fragment, names, path):
                 for batch in self._plain(number, numbers, names):
-                    if (kept := batch.filter(self.filter)).num_rows:
-                        yield kept.select(list(self.columns))
+                    yield from matching(batch, self.filter, self.columns)
                 return
         projection = Projection(self.schema, f"readParquet: {path}", is_case_sensitive=True)
         batches = fragment.to_batches(
@@ -354,6 +353,14 @@ def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
 def _is_data(folder: str, name: str) -> bool:
     parts = Path(name).relative_to(folder).parts
     return not any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
+
+
+def matching(batch: pa.RecordBatch, where: Filter, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows for which a filter is true, if there are any, with some of their columns."""
+    # As a table: before pyarrow 21 a batch of which no row is left is an IndexError.
+    for kept in pa.Table.from_batches([batch]).filter(where).select(list(columns)).to_batches():
+        if kept.num_rows:
+            yield kept
 
 
 def columns_of(where: Filter, schema: pa.Schema) -> set[str]:
