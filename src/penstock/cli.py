@@ -25,16 +25,13 @@ WRONG, USAGE, INTERRUPTED = 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
-    return run_command(parser(), arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(parser(), given or ["--help"])
 
 
 def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     """Do what the parser's option `run` says, of any command line that keeps to these exit codes."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if not given:
-        parser.print_help()
-        return 0
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end also cleans up
     try:

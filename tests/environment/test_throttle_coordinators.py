@@ -87,11 +87,11 @@ def test_an_address_has_hosts_and_a_path() -> None:
 
 
 def test_without_the_client_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name of the extra."""
+    """By the command that installs it."""
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
 
     async def main() -> None:
-        with pytest.raises(SettingError, match=r"penstock\[zookeeper\]"):
+        with pytest.raises(SettingError, match="pip install 'kazoo"):
             ZooKeeperFlags("zookeeper://127.0.0.1:1", "app", "env", Recorded())
 
     on_loop(main)

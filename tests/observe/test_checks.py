@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from penstock.observe import host_check
@@ -48,7 +49,7 @@ def test_pyspark_without_metadata_has_its_version(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pyspark", Given)  # type: ignore[arg-type]
     packages = host_check.facts()["packages"]
     assert isinstance(packages, dict)
-    assert (packages["pyspark"], packages["penstock"]) == ("4.3.0", "missing")
+    assert (packages["pyspark"], packages["numpy"]) == ("4.3.0", np.__version__)
 
 
 def test_a_good_machine_is_fine() -> None:
