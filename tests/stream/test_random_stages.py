@@ -11,10 +11,8 @@ from penstock_torture.stages.kinds import KINDS, Stage
 from penstock_torture.stages.rules import Totals
 from penstock_torture.stages.run import described, run_stage
 
-RIGHT = tuple(kind for kind in KINDS if kind != "top")
 
-
-@pytest.mark.parametrize("kind", RIGHT)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(examples(80)))
 def test_a_stage_gives_what_its_rules_say(kind: str, seed: int) -> None:
     """Rows, watermarks of each task, checkpoints that fail, restores at other widths: the oracle's rows each time."""
