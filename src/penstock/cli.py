@@ -83,7 +83,6 @@ def parser() -> argparse.ArgumentParser:
     _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
     _add_show(commands.add_parser("show", help="the web page of jobs out of their event logs"))
     _add_key(commands.add_parser("key", help="make a user's key for services of several applications"))
-    _add_lab(commands.add_parser("lab", help="watch what flow control does, on this machine"))
     _add_completion(commands.add_parser("completion", help="print a script that completes these commands in a shell"))
     _add_service(commands.add_parser("service", help="run a shuffle service of Penstock's own as a process"))
     return top
@@ -108,28 +107,6 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
 def _add_completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh"], help="for example: source <(penstock completion bash)")
     parser.set_defaults(run=_completion, parser=parser)
-
-
-def _add_lab(parser: argparse.ArgumentParser) -> None:
-    words = parser.add_subparsers(title="words", required=True, metavar="WORD")
-    text = "one stopped or slowed consumer under credit, TCP's window and Storm's throttle: figures, and a report"
-    lab = words.add_parser("backpressure", help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    lab.add_argument("--out", default="lab-report", metavar="DIR", help="the folder of the report")
-    lab.add_argument("--schemes", default="credit,tcp,throttle", metavar="NAMES", help="flow controls to run")
-    lab.add_argument("--scenarios", default="A,B", metavar="NAMES", help="A: one is stopped; B: one is slowed")
-    lab.add_argument("--seconds", type=float, default=6.0, metavar="S", help="measured in each run")
-    lab.add_argument("--rate", type=float, default=1000.0, metavar="N", help="batches per second, for each consumer")
-    lab.add_argument("--slowdown", type=float, default=10.0, metavar="N", help="the slow consumer takes 1/N")
-    lab.add_argument("--segment", default="16k", metavar="SIZE", help="of a buffer, which one batch fills")
-    lab.add_argument("--socket-buffer", default="128k", metavar="SIZE", help="of each socket, in each direction")
-    lab.add_argument("--exclusive", type=int, default=2, metavar="N", help="buffers of each channel")
-    lab.add_argument("--floating", type=int, default=8, metavar="N", help="buffers of each gate")
-    lab.add_argument("--queue", type=int, default=64, metavar="N", help="buffers of a gate under throttle")
-    lab.add_argument(
-        "--coordinator", default="", metavar="URL", help="of throttle: zookeeper://host:2181 (empty: the JobMaster)"
-    )
-    lab.add_argument("--json", action="store_true", help="print the JSON instead of tables")
-    lab.set_defaults(run=_lab, parser=lab)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
@@ -234,13 +211,6 @@ def _replay(options: argparse.Namespace) -> int:
     from penstock.replaying import show_job
 
     return show_job(options.log, json=options.json)
-
-
-def _lab(options: argparse.Namespace) -> int:
-    from penstock.lab.command import run_backpressure
-    from penstock.lab.options import lab_options
-
-    return run_backpressure(lab_options(vars(options)), Path(options.out), json=options.json)
 
 
 def _show(options: argparse.Namespace) -> int:

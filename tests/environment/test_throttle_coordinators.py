@@ -13,9 +13,9 @@ import pytest
 
 from network_parts import wait_until
 from penstock.environment.throttling import Throttling
-from penstock.environment.zookeeper import ZooKeeperFlags, parse_url
 from penstock.errors import SettingError
 from penstock.testing import DEADLINE
+from penstock_lab.zookeeper import ZooKeeperFlags, parse_address
 from small_hosts import on_loop
 from zookeeper_server import need_zookeeper, zookeeper
 
@@ -73,17 +73,17 @@ def test_sources_pause_for_jobs_with_a_flag_and_go_on_after_their_end() -> None:
     assert (task.paused, flags.forgotten) == (set(), ["j1"])
 
 
-@pytest.mark.parametrize("url", ["", "zk://host:2181", "zookeeper://", "host:2181"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+@pytest.mark.parametrize("address", ["", "/path"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
     """With the form that it has to have."""
-    with pytest.raises(SettingError, match="zookeeper://host:2181"):
-        parse_url(url)
+    with pytest.raises(SettingError, match="must look like host:2181"):
+        parse_address(address)
 
 
 def test_an_address_has_hosts_and_a_path() -> None:
     """The path is ours where it is left out."""
-    assert parse_url("zookeeper://a:1,b:2/x/y/") == ("a:1,b:2", "/x/y")
-    assert parse_url("zookeeper://a:1") == ("a:1", "/penstock")
+    assert parse_address("a:1,b:2/x/y/") == ("a:1,b:2", "/x/y")
+    assert parse_address("a:1") == ("a:1", "/penstock")
 
 
 def test_without_the_client_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,15 +91,15 @@ def test_without_the_client_the_setting_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
 
     async def main() -> None:
-        with pytest.raises(SettingError, match="pip install 'kazoo"):
-            ZooKeeperFlags("zookeeper://127.0.0.1:1", "app", "env", Recorded())
+        with pytest.raises(SettingError, match="pip install '"):
+            ZooKeeperFlags("127.0.0.1:1", "app", "env", Recorded())
 
     on_loop(main)
 
 
 def _with_zookeeper(folder: Path, test: Callable[[str], Awaitable[None]]) -> None:
     with zookeeper(folder) as address:
-        on_loop(lambda: test(f"zookeeper://{address}/lab"))
+        on_loop(lambda: test(f"{address}/lab"))
 
 
 def test_flags_in_zookeeper_are_seen_by_all_environments(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_flags_that_are_up_when_zookeeper_comes_are_put_there(tmp_path: Path) ->
         told = Recorded()
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
-        flags = ZooKeeperFlags(f"zookeeper://127.0.0.1:{port}", "app", "env", told)
+        flags = ZooKeeperFlags(f"127.0.0.1:{port}", "app", "env", told)
         flags.put("j1", "g1", is_raised=True)
         flags.put("j1", "g2", is_raised=True)
         flags.put("j1", "g2", is_raised=False)
@@ -154,12 +154,12 @@ def test_a_zookeeper_that_is_not_there_holds_up_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said in the log, and tried again; an end in between is one."""
-    pytest.importorskip("kazoo", reason="kazoo (the extra zookeeper) is missing")
-    monkeypatch.setattr("penstock.environment.zookeeper.CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr("penstock.environment.zookeeper.AGAIN_SECONDS", 0.01)
+    pytest.importorskip("kazoo", reason="kazoo (the extra lab) is missing")
+    monkeypatch.setattr("penstock_lab.zookeeper.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("penstock_lab.zookeeper.AGAIN_SECONDS", 0.01)
 
     async def main() -> None:
-        flags = ZooKeeperFlags("zookeeper://127.0.0.1:1", "app", "env", Recorded())
+        flags = ZooKeeperFlags("127.0.0.1:1", "app", "env", Recorded())
         flags.put("j1", "g1", is_raised=True)
         await wait_until(lambda: caplog.text.count("failed") >= 2)
         await flags.close()

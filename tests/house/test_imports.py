@@ -79,7 +79,6 @@ ROOMS: dict[str, set[str]] = {
     },
     "client": {"attachment", "connection", "record", "remote", "shuffle", "task"},
     "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
-    "lab": {"attachment", "job", "link", "shuffle"},
     "observe": {"link", "shuffle"},
     "web": {"graph", "job", "link", "observe", "shuffle"},
     "testing": {"api", "graph", "partition", "shuffle", "task"},
@@ -193,8 +192,8 @@ def test_what_a_service_is_given_has_types() -> None:
 def test_the_product_knows_no_tool() -> None:
     """The packages that measure, torture and show Penstock lie beside it; torture knows the bench, it the demo."""
     unknown = {
-        "src/penstock": {"penstock_bench", "penstock_torture", "wordcount"},
-        "examples": {"penstock_bench", "penstock_torture"},
+        "src/penstock": {"penstock_bench", "penstock_lab", "penstock_torture", "wordcount"},
+        "examples": {"penstock_bench", "penstock_lab", "penstock_torture"},
         "tools/penstock_bench": {"penstock_torture"},
     }
     wrong = [

@@ -32,7 +32,7 @@ MEANT = {
     },
     "part": {
         *("DiscardPart", "HandOverPart", "HandedPart", "SavedParts", "_Part"),  # of a checkpoint
-        *("GateParts", "JobParts", "LayoutParts", "Part", "SlowPart", "StoredPart", "TaskParts", "_Parts"),  # a share
+        *("GateParts", "JobParts", "LayoutParts", "Part", "SlowPart", "StoredPart", "TaskParts"),  # a share
         "_PatternPart",
     },
     "place": {"_FixedPlaces"},

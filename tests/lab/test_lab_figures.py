@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.lab import plots
-from penstock.lab.figures import (
+from penstock_lab import plots
+from penstock_lab.figures import (
     SinkTrace,
     SourceTrace,
     Window,
@@ -27,10 +27,10 @@ from penstock.lab.figures import (
     starvation,
     variation,
 )
-from penstock.lab.options import LabOptions, lab_options
-from penstock.lab.report import COLUMNS, as_html, as_json, row, write
-from penstock.lab.runs import RunFigures
-from penstock.lab.verdicts import verdicts
+from penstock_lab.options import LabOptions, lab_options
+from penstock_lab.report import COLUMNS, as_html, as_json, row, write
+from penstock_lab.runs import RunFigures
+from penstock_lab.verdicts import verdicts
 
 WINDOW = Window(10.0, 12.0)
 STEADY = [10 + number * 0.01 for number in range(200)]

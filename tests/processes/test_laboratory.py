@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lab.options import LabOptions
-from penstock.lab.runs import run
 from penstock.testing import DEADLINE, wait_until
 from penstock_bench.environment import environment_pids
+from penstock_lab.options import LabOptions
+from penstock_lab.runs import run
 
 pytestmark = pytest.mark.processes
 
@@ -45,7 +45,7 @@ def test_a_flag_pauses_the_source_and_a_checkpoint_comes_through() -> None:
 
 def test_the_command_writes_its_report_and_can_be_interrupted(tmp_path: Path) -> None:
     """With plots where matplotlib is; interrupted it ends with code 130, and all of its processes with it."""
-    command = [sys.executable, "-m", "penstock.cli", "lab", "backpressure", "--out", str(tmp_path), "--json"]
+    command = [sys.executable, "-m", "penstock_lab", "--out", str(tmp_path), "--json"]
     few = ["--schemes", "credit", "--scenarios", "A", "--rate", "100"]
     ended = subprocess.run([*command, *few, "--seconds", "1"], capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stderr
@@ -68,7 +68,7 @@ def test_the_command_writes_its_report_and_can_be_interrupted(tmp_path: Path) ->
 def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
     """Before anything runs: one line, code 2."""
     (tmp_path / "file").touch()
-    command = [sys.executable, "-m", "penstock.cli", "lab", "backpressure", "--out", str(tmp_path / "file")]
+    command = [sys.executable, "-m", "penstock_lab", "--out", str(tmp_path / "file")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 2
     assert ended.stderr.startswith("penstock: the report can't be written to")

@@ -26,7 +26,7 @@ def need_zookeeper() -> None:
     try:
         import kazoo  # noqa: F401 - only asked for
     except ImportError:
-        missing.append("kazoo (the extra zookeeper)")
+        missing.append("kazoo (the extra lab)")
     if missing:
         assert "PENSTOCK_NEEDS_ZOOKEEPER" not in os.environ, f"install {', '.join(missing)}"
         pytest.skip(f"no ZooKeeper: {', '.join(missing)} is missing")

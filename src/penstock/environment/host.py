@@ -41,10 +41,9 @@ from penstock.environment.tasks.calls import Services, TaskCalls
 from penstock.environment.tasks.checkpoint_files import CheckpointFiles
 from penstock.environment.tasks.session import TaskSession, peer_pid
 from penstock.environment.tasks.task_registry import TaskRegistry
-from penstock.environment.throttling import Coordinator, Throttling
+from penstock.environment.throttling import Coordinator, Throttling, other_coordinator
 from penstock.environment.turn import Turn
 from penstock.environment.uses import HostUses
-from penstock.environment.zookeeper import ZooKeeperFlags
 from penstock.errors import ProtocolError, SettingError
 from penstock.link import commands
 from penstock.link.master import Heartbeat, PartitionConsumable
@@ -124,10 +123,10 @@ class Host:
 
     def _coordinator(self) -> Coordinator:
         """The keeper of the flags of gates under `throttle`."""
-        url = self.config.settings.network.throttle_coordinator
-        if not url:
+        named = self.config.settings.network.throttle_coordinator
+        if not named:
             return self.master
-        return ZooKeeperFlags(url, self.config.application, self.environment, self.throttling.told)
+        return other_coordinator(named, self.config.application, self.environment, self.throttling.told)
 
     @property
     def environment(self) -> str:

@@ -2,16 +2,17 @@
 """Storm's scheme in one environment: flags of its gates go to a coordinator, and its sources pause at the word of it.
 
 A source is a task without a gate. It pauses because its writers get no segments more; what they have at hand they
-may still fill. The coordinator is the JobMaster, or ZooKeeper where `spark.penstock.network.throttleCoordinator`
-names one. A job has no flag of a gate that is closed, of an environment that is lost, or after its end.
+may still fill. The coordinator is the JobMaster, or what `spark.penstock.network.throttleCoordinator` names. A job
+has no flag of a gate that is closed, of an environment that is lost, or after its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
 from penstock.environment.ports.inputs import GatePort
+from penstock.shuffle.registry import plug_in
 
 
 class Coordinator(Protocol):
@@ -25,6 +26,27 @@ class Coordinator(Protocol):
 
     async def close(self) -> None:
         """Take all flags of this environment down, as far as that can be done; idempotent."""
+
+
+class Told(Protocol):
+    """Called on the event loop when the first flag of a job goes up, or its last one down."""
+
+    def __call__(self, job: str, *, is_raised: bool) -> None:
+        """The job, and whether it has a flag."""
+
+
+class CoordinatorPlugin(Protocol):
+    """A plug-in that makes coordinators (`spark.penstock.network.throttleCoordinator=module:attribute@address`)."""
+
+    def coordinate(self, address: str, application: str, environment: str, told: Told) -> Coordinator:
+        """The flags of one environment, at this address; on the event loop. Raises SettingError."""
+
+
+def other_coordinator(named: str, application: str, environment: str, told: Told) -> Coordinator:
+    """The coordinator that the setting names; raises SettingError."""
+    name, _, address = named.partition("@")
+    found = plug_in("throttle coordinator", "penstock.throttle_coordinators", name, "coordinate")
+    return cast("CoordinatorPlugin", found).coordinate(address, application, environment, told)
 
 
 class Pausing(Protocol):

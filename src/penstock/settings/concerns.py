@@ -28,8 +28,8 @@ class NetworkSettings:
 
     `flow_control` is `credit`, or for comparison `tcp` or `throttle`, under which a slow task may hold up others.
     `socket_buffer` is the size of TCP's buffers (0: as the system has it). Under `throttle` a gate has
-    `throttle_queue` buffers, and the JobMaster tells sources to pause, or what `throttle_coordinator` names, such as
-    `zookeeper://host:2181/path`.
+    `throttle_queue` buffers, and the JobMaster tells sources to pause, or what `throttle_coordinator` names, as
+    `module:attribute@address`.
     """
 
     memory: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock lab backpressure`: runs the scenarios under the schemes, one after the other, and writes the report."""
+"""Runs the scenarios under the schemes, one after the other, and writes the report."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.errors import SettingError
-from penstock.lab.options import LabOptions
-from penstock.lab.report import COLUMNS, as_json, row, write
-from penstock.lab.runs import RunFigures, run
-from penstock.lab.verdicts import verdicts
+from penstock_lab.options import LabOptions
+from penstock_lab.report import COLUMNS, as_json, row, write
+from penstock_lab.runs import RunFigures, run
+from penstock_lab.verdicts import verdicts
 
 
 def run_backpressure(options: LabOptions, folder: Path, *, json: bool = False) -> int:

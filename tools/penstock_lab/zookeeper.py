@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags in ZooKeeper, as Storm keeps them: a coordinator of `throttle` (the extra `zookeeper`).
+"""Flags in ZooKeeper, as Storm keeps them: a coordinator of `throttle` (the extra `lab`).
 
 A gate's flag is an ephemeral node `<path>/<application>/<job>/<environment>-<gate>`: it goes with the session of its
 environment. All environments watch which jobs there are and which flags each has. Everything that asks ZooKeeper runs
@@ -18,48 +18,46 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from penstock.environment.throttling import Coordinator, Told
 from penstock.errors import SettingError, how_to_install
 
 log = logging.getLogger("penstock.environment")
 
-SCHEME: Final = "zookeeper://"
 CONNECT_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 1.0
 """Until the next try, where there was nobody."""
 ROOT: Final = "penstock"
 
 
-class Told(Protocol):
-    """Called on the event loop when the first flag of a job goes up, or its last one down."""
-
-    def __call__(self, job: str, *, is_raised: bool) -> None:
-        """The job, and whether it has a flag."""
-
-
-def parse_url(url: str) -> tuple[str, str]:
-    """Hosts and path of `zookeeper://host:port,host:port/path`; raises SettingError."""
-    hosts, _, path = url.removeprefix(SCHEME).partition("/")
-    if not url.startswith(SCHEME) or not hosts:
-        raise SettingError(
-            f"spark.penstock.network.throttleCoordinator={url!r} is not understood: it must look like"
-            " zookeeper://host:2181 or zookeeper://host:2181,host:2181/path"
-        )
+def parse_address(address: str) -> tuple[str, str]:
+    """Hosts and path of `host:port,host:port/path`; raises SettingError."""
+    hosts, _, path = address.partition("/")
+    if not hosts:
+        raise SettingError(f"ZooKeeper's address {address!r} must look like host:2181 or host:2181,host:2181/path")
     return hosts, f"/{path.strip('/') or ROOT}"
+
+
+class ZooKeeper:
+    """The plug-in: `spark.penstock.network.throttleCoordinator=penstock_lab.zookeeper:ZooKeeper@host:2181/path`."""
+
+    def coordinate(self, address: str, application: str, environment: str, told: Told) -> Coordinator:
+        """The flags of one environment there."""
+        return ZooKeeperFlags(address, application, environment, told)
 
 
 class ZooKeeperFlags:
     """A `Coordinator`. Made on the event loop; raises SettingError for an address it can't read, or without kazoo."""
 
-    def __init__(self, url: str, application: str, environment: str, told: Told) -> None:
-        self._hosts, path = parse_url(url)
+    def __init__(self, address: str, application: str, environment: str, told: Told) -> None:
+        self._hosts, path = parse_address(address)
         try:
             from kazoo.client import KazooClient
         except ImportError:
             raise SettingError(
                 "spark.penstock.network.throttleCoordinator names ZooKeeper, and kazoo is not installed: install it"
-                f" where the environments run, with {how_to_install('zookeeper')}"
+                f" where the environments run, with {how_to_install('lab')}"
             ) from None
         self._client = KazooClient(hosts=self._hosts, timeout=CONNECT_SECONDS)
         self._path = f"{path}/{application}"

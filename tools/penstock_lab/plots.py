@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import PenstockError, how_to_install
-from penstock.lab.figures import BIN
-from penstock.lab.runs import RunFigures
+from penstock_lab.figures import BIN
+from penstock_lab.runs import RunFigures
 
 
 class NoPlotsError(PenstockError):

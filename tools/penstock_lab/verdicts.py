@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.lab.options import LabOptions
-from penstock.lab.runs import RunFigures
+from penstock_lab.options import LabOptions
+from penstock_lab.runs import RunFigures
 
 KEPT, LOST = 0.9, 0.2
 STEADIER = 3.0

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.lab import figures
-from penstock.lab.cluster import SINKS, SOURCES, LabCluster
-from penstock.lab.figures import BIN, SourceTrace, Window
-from penstock.lab.options import LabOptions
-from penstock.lab.tasks import LabSink, LabSource, LabTask, stop_all
+from penstock_lab import figures
+from penstock_lab.cluster import SINKS, SOURCES, LabCluster
+from penstock_lab.figures import BIN, SourceTrace, Window
+from penstock_lab.options import LabOptions
+from penstock_lab.tasks import LabSink, LabSource, LabTask, stop_all
 
 STEP = 0.02
 """Seconds between two looks whether a task has failed."""

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from penstock.lab.options import LabOptions
-from penstock.lab.plots import NoPlotsError, series_plot
-from penstock.lab.runs import RunFigures
-from penstock.lab.verdicts import Runs, verdicts
+from penstock_lab.options import LabOptions
+from penstock_lab.plots import NoPlotsError, series_plot
+from penstock_lab.runs import RunFigures
+from penstock_lab.verdicts import Runs, verdicts
 
 SCENARIOS = {
     "A": "Two sources, each with a consumer, share one connection; one consumer stops.",

@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from penstock.attachment.attachment import Attachment
 from penstock.errors import PenstockError
-from penstock.lab.cluster import JOB, SERVICE, SINKS, SOURCES, LabCluster
-from penstock.lab.figures import SinkTrace, SourceTrace
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -35,6 +33,8 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.events import EpochEnd
 from penstock.shuffle.splits import Split
+from penstock_lab.cluster import JOB, SERVICE, SINKS, SOURCES, LabCluster
+from penstock_lab.figures import SinkTrace, SourceTrace
 
 SCHEMA = pa.schema([("n", pa.int64())])
 OVERHEAD = 2048
