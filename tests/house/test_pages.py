@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages: short lines, sentences with an actor, decisions in one form, figures that stand in one place."""
+"""The pages: short lines, decisions in one form, figures that stand in one place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from penstock.api.streaming.options import QUERY_OPTIONS
 from penstock.settings import KEYS
-from prose import NOUN_CLAUSE, paragraphs
 from source import ROOT
 
 LONGEST = 120
@@ -34,13 +33,6 @@ def test_lines_are_short(document: Path) -> None:
         f"{_named(document)}:{number} has {len(line)} characters" for number, line in lines if len(line) > LONGEST
     ]
     assert not long, "\n".join(long)
-
-
-@pytest.mark.parametrize("document", [path for path in DOCUMENTS if path != TEMPLATE], ids=_named)
-def test_sentences_have_an_actor(document: Path) -> None:
-    """No sentence begins with a clause that stands for a noun: who does it is said first. Questions are none."""
-    found = [match.group()[:80] for text in paragraphs(document.read_text()) for match in NOUN_CLAUSE.finditer(text)]
-    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("page", DECISIONS[1:], ids=_named)

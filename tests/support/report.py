@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of `make check`: the places where the code is widest.
+"""The end of `make check`: how much code there is, and the places where it is widest.
 
 A look, not a limit; the limits are tests of this folder.
 """
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coupling import class_figures, parameter_counts
+from source import code_lines, modules
 
 SHOWN = 5
 
 
 def report() -> str:
-    """Three short lists, the largest first."""
+    """The size of source, tools and tests; then three short lists, the largest first."""
     classes = class_figures()
     lists = {
         "classes with the most attributes": ((figures.attributes, figures.name) for figures in classes),
@@ -25,7 +26,16 @@ def report() -> str:
         ),
         "functions with the most arguments": parameter_counts(),
     }
-    return "\n".join(f"{title}: {_most(pairs)}" for title, pairs in lists.items())
+    widest = [f"{title}: {_most(pairs)}" for title, pairs in lists.items()]
+    return "\n".join([_sizes(), *widest])
+
+
+def _sizes() -> str:
+    sizes = []
+    for root in ("src", "tools", "tests"):
+        files = list(modules(root))
+        sizes.append(f"{root} {sum(code_lines(module.text) for module in files)} in {len(files)} modules")
+    return f"lines of code, without empty lines, comments and docstrings: {', '.join(sizes)}"
 
 
 def _most(pairs: Iterable[tuple[int, str]]) -> str:
