@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.api.plan import plan_job
 from penstock.api.stream import Stream
 from penstock.errors import JobError, PlanError, SchemaError, SlotsError
+from penstock.operators.batch_by_batch import BatchByBatch, EachBatch
+from penstock.settings import Settings
 from penstock.testing.local_runner import LocalRunner, run_local
 from penstock.testing.sources import fromBatches
 
@@ -334,3 +337,30 @@ def test_metrics_count_rows() -> None:
     assert sum(figures["rows_out"] for (vertex, _), figures in metrics.items() if vertex == 0) == 5000
     assert sum(figures["rows_in"] for (vertex, _), figures in metrics.items() if vertex == 1) == 5000
     assert all(figures["seconds"] > 0 for figures in metrics.values())
+
+
+def test_hundreds_of_verbs_and_functions_in_a_stage() -> None:
+    """They nest no calls beyond Python's limit: verbs are one loop, and other stages go on after many functions."""
+    verbs = functions = source()
+    for _ in range(600):
+        verbs = verbs.select("v", "k") if verbs.schema.names[0] == "k" else verbs.select("k", "v")
+    for _ in range(120):
+        functions = functions.mapInArrow(lambda batches: batches, SCHEMA)
+    assert bag(run_local(verbs)) == bag(run_local(functions)) == bag(ROWS)
+    assert len(plan_job(functions.branches, Settings(), 8).graph.vertices) == 3
+
+
+class Quotient(BatchByBatch):
+    """Divides by nothing."""
+
+    name = "quotient"
+
+    def each(self) -> EachBatch:
+        """An error."""
+        return lambda batch: (batch.slice(1 // 0) for _ in range(1))
+
+
+def test_the_verb_of_a_loop_that_fails_is_named() -> None:
+    """It is the one that raised, not its neighbours."""
+    with pytest.raises(JobError, match="raised in quotient of"):
+        run_local(source().select("v", "k").applied(Quotient(), SCHEMA).select("v"))

@@ -22,6 +22,7 @@ from penstock.graph.shares import FEW_BYTES
 from penstock.settings import Settings
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.kinds import MODES
+from penstock.testing.local_runner import run_local
 from penstock.testing.sources import fromBatches
 
 ROWS = pa.table({"k": ["a", "b"], "v": [1, 2]})
@@ -322,3 +323,18 @@ def test_a_stream_draws_its_plan_in_a_notebook() -> None:
     assert "== Penstock job" in page
     two = penstock.readStream(None).format("rate").load()
     assert "<svg " in two.keyBy("value").count()._repr_html_()
+
+
+def test_a_union_of_very_many_files_is_one_stage(tmp_path: Path) -> None:
+    """Files of one kind with the same verbs after them; what differs, or others read too, keeps its stage."""
+    for number in range(40):
+        pq.write_table(pa.table({"v": [number]}), tmp_path / f"{number}.parquet")
+        (tmp_path / f"{number}.txt").write_text(f"{number}\n")
+    many = [readParquet(None, tmp_path / f"{number}.parquet") for number in range(40)]
+    few, whole = (first.union(*rest).mapInArrow(same, "v long") for first, *rest in (many[:3], many))
+    lines = [readText(None, tmp_path / f"{number}.txt") for number in range(40)]
+    texts = lines[0].union(*lines[1:]).rebalance(2)
+    shared = whole.union(*(each.mapInArrow(other, "v long") for each in many[:2])).rebalance(2)
+    assert [len(graph(stream).vertices) for stream in (few, whole, texts, shared)] == [3, 1, 2, 1 + 2 * 3 + 1]
+    assert sorted(run_local(whole)["v"].to_pylist()) == list(range(40))
+    assert sorted(run_local(texts)["value"].to_pylist(), key=int) == [str(number) for number in range(40)]

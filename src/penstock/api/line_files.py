@@ -12,7 +12,7 @@ does not name are ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -65,6 +65,16 @@ class LinesSource:
         """The name that `explain` shows."""
         more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
         return f"{self.format.name} {self.files[0].path}{more}"
+
+    def joined(self, others: Sequence[LinesSource]) -> LinesSource | None:
+        """One source of their rows too; None where they are read otherwise."""
+        files, pieces = list(self.files), list(self.pieces)
+        for other in others:
+            if (other.filesystem, other.format) != (self.filesystem, self.format):
+                return None
+            pieces += [replace(piece, file=piece.file + len(files)) for piece in other.pieces]
+            files += other.files
+        return replace(self, files=tuple(files), pieces=tuple(pieces))
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """This subtask's pieces: neighbours, so that each file is opened by few."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,18 @@ class ParquetSource:
     def schema(self) -> pa.Schema:
         """The rows' schema."""
         return pa.schema([self.files.schema.field(column) for column in self.columns])
+
+    def joined(self, others: Sequence[ParquetSource]) -> ParquetSource | None:
+        """One source of their rows too; None where they are read otherwise."""
+        own = replace(self, files=replace(self.files, paths=(), row_groups=()))
+        paths, groups = list(self.files.paths), list(self.files.row_groups)
+        for other in others:
+            files = other.files
+            if files.folders is not None or replace(other, files=replace(files, paths=(), row_groups=())) != own:
+                return None
+            groups += [replace(group, file=group.file + len(paths)) for group in files.row_groups]
+            paths += files.paths
+        return replace(self, files=replace(self.files, paths=tuple(paths), row_groups=tuple(groups)))
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """This subtask's row groups, file by file."""

@@ -2,8 +2,8 @@
 """Streams to job graphs.
 
 The steps become vertices and edges (`penstock.api.planned_vertices`), which are fitted to the slots and buffers at
-hand (`penstock.api.fitting`). Sources read no more than is needed of them (`penstock.api.pushdown`). The result is
-kept by the service of the session.
+hand (`penstock.api.fitting`). Sources read no more than is needed of them (`penstock.api.pushdown`), and very many
+of one kind are one (`penstock.api.joined_sources`). The result is kept by the service of the session.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.api.fitting import fitted, shares_of, with_open_parallelism
+from penstock.api.joined_sources import joined_sources
 from penstock.api.lineage import Step
 from penstock.api.planned_vertices import PlanBuilder
 from penstock.api.pushdown import pushed_down
@@ -57,7 +58,7 @@ def plan_job(
     SettingError for what a shuffle service can't carry.
     """
     builder = PlanBuilder(settings)
-    vertices = builder.build(pushed_down(tuple(results)))
+    vertices = builder.build(pushed_down(joined_sources(tuple(results))))
     names = [vertex.title for vertex in builder.vertices]
     graph = JobGraph(
         _shortened(names[vertices[-1]]),

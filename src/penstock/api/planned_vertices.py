@@ -2,8 +2,9 @@
 """Steps to vertices and edges in the making.
 
 Chaining: an operator joins the vertex of the step it reads unless that step has other readers in this job; then it
-gets a vertex of its own after a forward edge, so that a shared step runs once. An exchange starts a vertex, and so
-does a combination of streams, whose exchanges end in its one vertex, each on a side of its own.
+gets a vertex of its own after a forward edge, so that a shared step runs once. So does a function of a batch job
+after very many others. An exchange starts a vertex, and so does a combination of streams, whose exchanges end in
+its one vertex, each on a side of its own.
 
 Services: every kind is one that the exchange's service carries (`penstock.shuffle.capabilities`).
 """
@@ -29,6 +30,7 @@ from penstock.api.lineage import (
 from penstock.errors import PlanError, SettingError
 from penstock.graph import Combine, JobEdge, JobVertex, Operator, Resources
 from penstock.graph.shares import FEW_BYTES
+from penstock.operators.batch_by_batch import BatchByBatch
 from penstock.operators.exchanges import PartitionerSpec, exchange
 from penstock.settings import Settings
 from penstock.shuffle import PartitionKind, load_service, service_in_use
@@ -72,6 +74,15 @@ class PlannedVertex:
             resources=self.resources,
             uid=self.uid,
         )
+
+
+MOST_NESTED = 50
+"""So many functions of a stage call each other; more would come near Python's limit, so another stage goes on."""
+
+
+def _nested(vertex: PlannedVertex) -> int:
+    """The operators that pull batches out of each other; the others run in a loop."""
+    return sum(1 for operator in vertex.operators if not isinstance(operator, BatchByBatch))
 
 
 class PlanBuilder:
@@ -178,14 +189,18 @@ class PlanBuilder:
     def _own(self, parent: Step) -> int:
         """The vertex that goes on from a step: the step's own, or one after a forward edge if others read it too."""
         number = self._vertex_of[id(parent)]
-        if self._readers[id(parent)] > 1:
-            producer = self.vertices[number]
-            number = self._new([], parent.schema, leader=producer.leader)
-            self._connect(producer.id, number, exchange("forward"), ExchangeChoice())
+        return self._after(self.vertices[number]) if self._readers[id(parent)] > 1 else number
+
+    def _after(self, producer: PlannedVertex) -> int:
+        number = self._new([], producer.schema, leader=producer.leader)
+        self._connect(producer.id, number, exchange("forward"), ExchangeChoice())
         return number
 
     def _add_operator(self, step: OperatorStep) -> int:
         number = self._own(step.parent)
+        is_full = _nested(self.vertices[number]) == MOST_NESTED and not isinstance(step.operator, BatchByBatch)
+        if is_full and not self._is_query:
+            number = self._after(self.vertices[number])
         vertex = self.vertices[number]
         vertex.operators.append(step.operator)
         vertex.names.append(step.operator.name.partition(":")[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -178,6 +178,9 @@ class JobEdge:
         return self.exchange.kind == "broadcast"
 
 
+_Part = TypeVar("_Part", JobVertex, JobEdge)
+
+
 @dataclass(frozen=True, slots=True)
 class KeptBy:
     """The service that keeps a job's result, and the kind of the result's partitions."""
@@ -206,17 +209,17 @@ class JobGraph:
 
     def vertex(self, vertex: int) -> JobVertex:
         """The vertex with this id; raises KeyError."""
-        for candidate in self.vertices:
-            if candidate.id == vertex:
-                return candidate
-        raise KeyError(f"job {self.name} has no vertex {vertex}")
+        found = _numbered(self.vertices, vertex)
+        if found is None:
+            raise KeyError(f"job {self.name} has no vertex {vertex}")
+        return found
 
     def edge(self, edge: int) -> JobEdge:
         """The edge with this id; raises KeyError."""
-        for candidate in self.edges:
-            if candidate.id == edge:
-                return candidate
-        raise KeyError(f"job {self.name} has no edge {edge}")
+        found = _numbered(self.edges, edge)
+        if found is None:
+            raise KeyError(f"job {self.name} has no edge {edge}")
+        return found
 
     @property
     def keeper(self) -> KeptBy:
@@ -246,3 +249,10 @@ class JobGraph:
     def outputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
         """The edges a vertex writes, in order of their id."""
         return tuple(edge for edge in self.edges if edge.producer == vertex)
+
+
+def _numbered(parts: Sequence[_Part], number: int) -> _Part | None:
+    """The part with a number; plans number them by their places, so that most are found at once."""
+    if 0 <= number < len(parts) and parts[number].id == number:
+        return parts[number]
+    return next((part for part in parts if part.id == number), None)

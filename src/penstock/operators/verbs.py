@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators behind the everyday verbs: rows chosen, columns computed, lists unfolded, the first rows.
 
-All work batch by batch and hold nothing. An error that a verb raises for values (a division by zero, text that is no
-number) is a ValuesError whose first line names the verb and the column.
+All work batch by batch and hold nothing; all but the last are `BatchByBatch`. An error that a verb raises for values
+(a division by zero, text that is no number) is a ValuesError whose first line names the verb and the column.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import SchemaError
+from penstock.operators.batch_by_batch import BatchByBatch, EachBatch
 from penstock.operators.expressions import ColumnRef, Expression, ValuesError, columns_of, evaluate, selected
 from penstock.operators.expressions.portions import Portions
 from penstock.operators.expressions.values import array_of, of_type
@@ -26,7 +27,7 @@ _NAMES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Where(BatchByBatch):
     """Keeps the rows for which a condition is true."""
 
     condition: Expression
@@ -42,13 +43,10 @@ class Where:
         """The columns that the condition reads."""
         return columns_of(self.condition)
 
-    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def each(self) -> EachBatch:
         """The rows that are kept; batches without any are left out."""
         parts = Portions(self._kept, may_grow=False)
-        for batch in batches:
-            for kept in parts.of(batch):
-                if kept.num_rows:
-                    yield kept
+        return lambda batch: (kept for kept in parts.of(batch) if kept.num_rows)
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
@@ -58,7 +56,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class Project(BatchByBatch):
     """Gives these columns in place of the rows' own; `expressions` has one for each field of `schema`."""
 
     expressions: tuple[Expression, ...]
@@ -87,11 +85,9 @@ class Project:
         expression = self.expressions[place] if place >= 0 else None
         return isinstance(expression, ColumnRef) and expression.name == column
 
-    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Each batch with the new columns, in parts where they are large."""
-        parts = Portions(self._projected, may_grow=any(map(self._may_grow, self.schema, self.expressions)))
-        for batch in batches:
-            yield from parts.of(batch)
+    def each(self) -> EachBatch:
+        """The batch with the new columns, in parts where they are large."""
+        return Portions(self._projected, may_grow=any(map(self._may_grow, self.schema, self.expressions))).of
 
     def _projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
@@ -117,7 +113,7 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
-class Widen:
+class Widen(BatchByBatch):
     """The same rows under a schema that allows more nulls; nothing is copied."""
 
     schema: pa.Schema
@@ -128,10 +124,9 @@ class Widen:
         """The name that `explain` shows."""
         return f"nullable({', '.join(self.columns)})"
 
-    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Each batch under the wider schema."""
-        for batch in batches:
-            yield relabelled_batch(batch, self.schema)
+    def each(self) -> EachBatch:
+        """The batch under the wider schema."""
+        return lambda batch: map(relabelled_batch, (batch,), (self.schema,))
 
     def of(self, names: set[str]) -> Widen:
         """The same for some of the columns."""
@@ -140,7 +135,7 @@ class Widen:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(BatchByBatch):
     """The same rows under the schema of a table, which may allow fewer nulls; one that it forbids is an error."""
 
     schema: pa.Schema
@@ -151,22 +146,23 @@ class Promise:
         """The name that `explain` shows."""
         return f"as {self.table}"
 
-    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Each batch; raises SchemaError with the column's path."""
-        strict = [place for place, field in enumerate(self.schema) if promises(field)]
-        for batch in batches:
-            for place in strict:
-                found = broken(batch.column(place), self.schema.field(place))
-                if found is not None:
-                    raise SchemaError(
-                        f"column {found.path!r} of {self.table} is NOT NULL, and {found.nulls} rows have a null "
-                        "there: filter them out, or fill them with coalesce in a function that declares NOT NULL"
-                    )
-            yield relabelled_batch(batch, self.schema)
+    def each(self) -> EachBatch:
+        """The batch; raises SchemaError with the column's path."""
+        return self._kept
+
+    def _kept(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for field, column in zip(self.schema, batch.columns, strict=True):
+            found = broken(column, field) if promises(field) else None
+            if found is not None:
+                raise SchemaError(
+                    f"column {found.path!r} of {self.table} is NOT NULL, and {found.nulls} rows have a null "
+                    "there: filter them out, or fill them with coalesce in a function that declares NOT NULL"
+                )
+        yield relabelled_batch(batch, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
-class Explode:
+class Explode(BatchByBatch):
     """One row for each element of a list column; with `outer` one also for rows without elements, and null there."""
 
     column: str
@@ -178,10 +174,12 @@ class Explode:
         """The name that `explain` shows."""
         return f"explode{'_outer' if self.outer else ''}({self.column})"
 
-    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def each(self) -> EachBatch:
         """The rows, elements in their order, in batches of bounded size."""
-        for batch in batches:
-            yield from _Exploded(batch, self).batches()
+        return self._exploded
+
+    def _exploded(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield from _Exploded(batch, self).batches()
 
 
 class _Exploded:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.errors import PlanError
 from penstock.graph import JobGraph, JobVertex, Operator
+from penstock.operators.batch_by_batch import BatchByBatch
 from penstock.operators.functions import MapInArrow, MapInPandas
 from penstock.operators.join_sides import AsSide
 from penstock.operators.verbs import Explode, Project, Where, Widen
@@ -53,6 +54,7 @@ class BatchStep(PlainStep):
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
+        self._each = operator.each() if isinstance(operator, BatchByBatch) else self._alone
 
     @property
     def name(self) -> str:
@@ -61,6 +63,9 @@ class BatchStep(PlainStep):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows that the operator makes of it."""
+        return self._each(batch)
+
+    def _alone(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self._operator.apply(iter((batch,)))
 
 

@@ -11,14 +11,15 @@ from dataclasses import replace
 
 from penstock.graph import Combine, Operator
 from penstock.operators.aggregate_operators import PartialAggregate
+from penstock.operators.batch_by_batch import BatchByBatch
 from penstock.operators.cogroup import CoGroupApplyInArrow, CoGroupApplyInPandas
 from penstock.operators.functions import GroupApplyInArrow, GroupApplyInPandas, MapInArrow, MapInPandas
 from penstock.operators.loans import Keeps, Loan, OwnRows
-from penstock.operators.verbs import Explode, Limit, Project, Where, Widen
+from penstock.operators.verbs import Limit
 
 _FUNCTIONS = (MapInArrow, MapInPandas, GroupApplyInArrow, GroupApplyInPandas)
 _COMBINING_FUNCTIONS = (CoGroupApplyInArrow, CoGroupApplyInPandas)
-_BATCH_BY_BATCH = (Where, Project, Widen, Explode, Limit)
+_PASSING = (BatchByBatch, Limit)
 """These are through with a batch when they ask for the next one; what they give may lie in its memory."""
 
 
@@ -32,7 +33,7 @@ def chained(
         combine = replace(combine, loan=loan)
     chain: list[Operator] = []
     for operator in operators:
-        if loan is not None and not isinstance(operator, _BATCH_BY_BATCH):
+        if loan is not None and not isinstance(operator, _PASSING):
             read = frozenset(operator.spec.plan.columns()) if isinstance(operator, PartialAggregate) else None
             chain.append(OwnRows(loan, read=read))
             loan = None

@@ -58,7 +58,7 @@ class Blame:
     def operator(
         self, operator: Operator, batches: Iterator[pa.RecordBatch], place: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The operator applied; an exception that was not seen before gets a note with its name and place."""
+        """The operator applied; what it raises is noted."""
         return self._noted(lambda: operator.apply(batches), operator.name, place)
 
     def combine(
@@ -75,10 +75,14 @@ class Blame:
         except GeneratorExit:
             raise
         except BaseException as error:
-            if error is not self._error:
-                self._error = error
-                error.add_note(f"{_RAISED}{name}{_OF}{place}")
+            self.note(error, name, place)
             raise
+
+    def note(self, error: BaseException, name: str, place: str) -> None:
+        """An exception came out of a part: one that was not seen before gets a note with its name and place."""
+        if error is not self._error:
+            self._error = error
+            error.add_note(f"{_RAISED}{name}{_OF}{place}")
 
 
 def failure_kind(error: BaseException) -> FailureKind:

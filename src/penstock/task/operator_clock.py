@@ -8,6 +8,7 @@ front of it, or gives the batch. Two looks at the clock for each batch and opera
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -30,15 +31,20 @@ class OperatorClock:
 
     def __init__(self, owner: str) -> None:
         self._seconds = {owner: 0.0}
+        self._names = Counter((owner,))
         self._owner = owner
         self._since = time.monotonic()
 
     def timed(self, name: str, batches: Batches) -> TimedBatches:
         """The batches, whose making counts as the time of this part; of two with one name the second is numbered."""
-        same = sum(1 for known in self._seconds if known == name or known.startswith(f"{name} #"))
-        title = f"{name} #{same + 1}" if same else name
+        return TimedBatches(self, self.part(name), batches)
+
+    def part(self, name: str) -> str:
+        """One more part, by the name under which it is switched to."""
+        self._names[name] += 1
+        title = f"{name} #{self._names[name]}" if self._names[name] > 1 else name
         self._seconds[title] = 0.0
-        return TimedBatches(self, title, batches)
+        return title
 
     def switch(self, owner: str) -> str:
         """From now on this part works; returns the one that did."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one subtask: inputs, chain of operators, outputs.
 
-Rules: outputs are set up before inputs. Operators are chained generators, so one batch is under way at a time and
+Rules: outputs are set up before inputs. Operators are chained (`batch_loop`), so one batch is under way at a time and
 a blocked output stops the input. On success all outputs are finished; on any error all of them are failed with it;
 in any case everything is closed, and the first error wins. A chain that ends before its input closes the gates, and
 their producers drop what they still have. A task whose rows nobody wants any more is told so between two batches, of
@@ -29,13 +29,14 @@ from penstock.record.row_sizes import BatchBytes
 from penstock.settings import Settings
 from penstock.shuffle import InputGate, MetricGroup, OwnerContext, PartitionEnd, ShuffleEnvironment
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, SERVICE_GROUP, WRITING
+from penstock.task.batch_loop import BatchLoop, groups
 from penstock.task.blocking import BlockingWriter
 from penstock.task.chain import chained
 from penstock.task.control import TaskControl
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.failure import Blame
 from penstock.task.inputs import TaskInput
-from penstock.task.operator_clock import OperatorClock
+from penstock.task.operator_clock import Batches, OperatorClock
 from penstock.task.summary import SummaryWriter
 
 _REPORT_SECONDS = 0.5
@@ -179,13 +180,16 @@ class _Task:
         blame = Blame()
         combine, operators = chained(self._plan.vertex.combine, self._plan.vertex.operators, self._is_kept)
         timed, place = self._times.timed, self._plan.place
-        chain = [timed(READING, blame.input(self._counted(side))) for side in inputs]
+        chain: list[Batches] = [timed(READING, blame.input(self._counted(side))) for side in inputs]
         if combine is not None:
             chain.append(timed(combine.name, blame.combine(combine, tuple(chain), place)))
-        for number, operator in enumerate(operators):
-            is_first = combine is None and not number
-            given = chain[-1] if is_first else self._breathing(chain[-1])
-            chain.append(timed(operator.name, blame.operator(operator, given, place)))
+        for group in groups(operators):
+            given = self._breathing(chain[-1]) if combine is not None or len(chain) > 1 else chain[-1]
+            if isinstance(group, list):
+                loop = BatchLoop(group, place, self._times, blame, self._breathe)
+                chain.append(loop.batches(given))
+            else:
+                chain.append(timed(group.name, blame.operator(group, given, place)))
         try:
             for batch in chain[-1]:
                 self._write(batch)
