@@ -42,7 +42,7 @@ add_module_names = False
 python_use_unqualified_type_names = True
 
 PAGES = {
-    "To begin": ("installation", "tutorial", "from-pyspark", "sessions", "examples"),
+    "To begin": ("installation", "tutorial", "from-pyspark", "porting", "choosing", "sessions", "examples"),
     "To use": (
         "api",
         "site/reference",
@@ -55,8 +55,11 @@ PAGES = {
         "checkpoints",
     ),
     "To run": (
+        "tuning",
+        "troubleshooting",
         "settings",
         "clusters",
+        "upgrades",
         "spark-ess",
         "external",
         "remote",
