@@ -104,6 +104,17 @@ CALLS = {
         PlanError,
         "timeMode is 'None', 'ProcessingTime', 'EventTime', not 'Watermark'",
     ),
+    "timers of event time without a watermark": (
+        lambda _: (
+            penstock.readStream(None)
+            .format("rate")
+            .load()
+            .keyBy("value")
+            .transformWithStateInArrow(penstock.BatchProcessor(), "a int", "update", "EventTime")
+        ),
+        PlanError,
+        "timers of timeMode 'EventTime' fire by a watermark, and there is none",
+    ),
     "zero partitions": (lambda s: s.keyBy("k", numPartitions=0), PlanError, "at least 1, not 0"),
     "zero partitions to spread over": (lambda s: s.rebalance(0), PlanError, "rebalance: numPartitions"),
     "a million partitions": (lambda s: s.rebalance(1_000_000), PlanError, "at most 32,768, not 1,000,000"),

@@ -225,6 +225,13 @@ def test_timers_of_event_time_fire_by_the_watermark() -> None:
     assert again.reach(MOST) == [("a", "tick", 1500), ("b", "tick", 5000)]
 
 
+def test_a_timer_of_a_time_that_is_over_fires_with_its_rows() -> None:
+    """No later watermark is needed for it, as in PySpark's batch; nor for those that it registers in turn."""
+    task = Task(operator(ROWS, EventTicks(), time_mode="eventtime"))
+    task.reach(1_250_000)
+    assert task.push(("c", 1100)) == [("c", "watermark", 1250), ("c", "tick", 1100), ("c", "tick", 1200)]
+
+
 class Dying(StatefulProcessor):
     """Counts rows in states that live for a second."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,10 @@ def test_a_lost_row_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A query that reads one row less than its list has is wrong, and the reason shows the window that is missing."""
     windows = Grouped(Shape(("k",), "total", "", "window"), Shape(), "windows", (50, 50))
     monkeypatch.setattr(queries, "random_verbs", lambda chance: [windows])
-    right = queries.after_verbs
+    right = queries.of_lists
 
-    def with_another(verbs: list[queries.Verb], rows: Rows) -> Rows:
-        return right(verbs, [*rows, {"k": 1, "s": "", "t": 5_000_000, "v": 1}])
+    def with_another(verbs: Sequence[queries.Verb], inputs: Sequence[Rows]) -> Rows:
+        return right(verbs, [[*inputs[0], {"k": 1, "s": "", "t": 5_000_000, "v": 1}]])
 
-    monkeypatch.setattr(queries, "after_verbs", with_another)
+    monkeypatch.setattr(queries, "of_lists", with_another)
     assert run_query(1, tmp_path)[1].startswith("1 missing, such as [('k', 1), ")

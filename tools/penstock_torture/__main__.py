@@ -51,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--stage-queries", type=natural, default=0, metavar="N", help=stage_queries)
     stage_streaming = "beside these, so many such queries beside Structured Streaming, run by run"
     parser.add_argument("--stage-streaming", type=natural, default=0, metavar="N", help=stage_streaming)
+    starts = "beside these, so many queries that fail ahead of their first checkpoint, by source and start"
+    parser.add_argument("--starts", type=natural, default=0, metavar="N", help=starts)
     results = "where programs and queries have a line each; those that are there are not run again"
     parser.add_argument("--results", default="", metavar="FILE", help=results)
     parser.add_argument(
@@ -64,7 +66,7 @@ def _torture(options: argparse.Namespace) -> int:
     given = (options.seed, options.duration, options.tpch_runs, options.grid)
     compared = (options.programs, options.results, options.setting)
     worlds = (options.world, options.world_spark, options.world_connectors, options.world_batches)
-    stages = (options.stages, options.stage_queries, options.stage_streaming)
+    stages = (options.stages, options.stage_queries, options.stage_streaming, options.starts)
     held = (options.session, options.query, options.browsers)
     return torture(TortureOptions(*given, *held, *compared, *stages, *worlds))
 

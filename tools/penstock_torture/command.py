@@ -35,10 +35,10 @@ class TortureOptions:
 
     Or, where `session` is more than 0, one session held for so many minutes instead of all that; or, where `query`
     is, one streaming query left alone for so many, with `browsers` on its page or without; or, where `programs`
-    is, so many random programs beside PySpark; or, where `stages` is, so many stages beside plain Python; or,
-    where `world` is, so many queries in a world that fails, and beside these `world_spark` on Spark,
-    `world_connectors` with tables and the like, `world_batches` with tables by keys and functions for each
-    batch.
+    is, so many random programs beside PySpark; or, where `stages` is, so many stages beside plain Python, and beside
+    these whole queries, and so many `starts`; or, where `world` is, so many queries in a world that fails, and beside
+    these `world_spark` on Spark, `world_connectors` with tables and the like, `world_batches` with tables by keys and
+    functions for each batch.
     """
 
     seed: int
@@ -54,6 +54,7 @@ class TortureOptions:
     stages: int = 0
     stage_queries: int = 0
     stage_streaming: int = 0
+    starts: int = 0
     world: int = 0
     world_spark: int = 0
     world_connectors: int = 0
@@ -70,7 +71,7 @@ def torture(options: TortureOptions) -> int:
         return torture_world((options.seed, *worlds), results, say)
     if options.programs:
         return _compare(options)
-    stages = (options.stages, options.stage_queries, options.stage_streaming)
+    stages = (options.stages, options.stage_queries, options.stage_streaming, options.starts)
     if any(stages):
         from penstock_torture.stages.command import torture_stages
 

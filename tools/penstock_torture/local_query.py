@@ -58,7 +58,7 @@ from penstock.shuffle import (
 from penstock.shuffle.actions import Action, CheckpointCompleted, CheckpointGivenUp, StopSource, TriggerCheckpoint
 from penstock.stream.in_flight import uid_of
 from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
-from penstock.stream.sources import sources_of
+from penstock.stream.sources import begun_at, first_positions, sources_of
 from penstock.stream.steps import refuse_other_steps
 from penstock.task import SubtaskPlan
 from penstock.testing import DEADLINE, MemoryShuffleService
@@ -162,6 +162,7 @@ class LocalQuery:
         options = StreamingOptions("q", "query", self.location, retained=self.options.retained)
         storage = QueryStorage(options, functools.partial(refuse_other_steps, self.graph), sources_of(self.graph))
         storage.look(self._widths)
+        self.graph = begun_at(self.graph, storage.first_positions(first_positions(self.graph)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of damaged checkpoints, which some runs make
             storage.claim(self._widths)

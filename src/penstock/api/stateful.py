@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from penstock.api.schemas import schema_argument
+from penstock.api.streaming.refusals import is_streaming
+from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError, SchemaError
 from penstock.operators.columns import only_column
 from penstock.operators.keys import refuse_ungroupable
@@ -60,6 +62,8 @@ def stateful_operator(keyed: Keyed, verb: str, processor: Any, schema: Any, mode
     _refuse_other(processor, verb)
     if str(modes.output).lower() not in ("append", "update"):
         raise PlanError(f"{verb}: outputMode is 'append' or 'update', not {modes.output!r}")
+    time = _time_mode(modes.time, verb)
+    _refuse_time_that_stands(keyed, time, verb)
     return StatefulOperator(
         verb,
         processor,
@@ -67,7 +71,7 @@ def stateful_operator(keyed: Keyed, verb: str, processor: Any, schema: Any, mode
         keyed.keys,
         schema_argument(schema, verb),
         Spellings(state_schema, row_maker),
-        _time_mode(modes.time, verb),
+        time,
         keyed.timezone(),
         _initial_rows(modes.initial, keyed, verb),
         _has_shared(modes.broadcast, processor, verb),
@@ -115,6 +119,18 @@ def _time_mode(mode: object, verb: str) -> str:
     if name not in MODES:
         raise PlanError(f"{verb}: timeMode is {', '.join(map(repr, MODES.values()))}, not {mode!r}")
     return name
+
+
+def _refuse_time_that_stands(keyed: Keyed, time: str, verb: str) -> None:
+    """Raise PlanError for timers of event time that no watermark would ever have fire."""
+    from penstock.stream.state.times import EVENT
+
+    branches = keyed.upstream.branches
+    if time == EVENT and is_streaming(branches) and not event_times(branches).is_everywhere:
+        raise PlanError(
+            f"{verb}: timers of timeMode 'EventTime' fire by a watermark, and there is none: write "
+            "withWatermark(column, delay) ahead of it, on each stream ahead of a union, or timeMode 'ProcessingTime'"
+        )
 
 
 def _initial_rows(initial: Any, keyed: Keyed, verb: str) -> pa.Table | None:

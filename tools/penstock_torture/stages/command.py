@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs stages, whole queries and queries beside Structured Streaming, and prints those that are wrong."""
+"""Runs stages, whole queries, those beside Structured Streaming and starts, and prints those that are wrong."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from penstock_torture.harm import own_temporary_folder
 from penstock_torture.stages.queries import run_query
 from penstock_torture.stages.run import described, run_stage
 from penstock_torture.stages.streaming_runs import compare_runs
+from penstock_torture.starts import run_start
 
 Say = Callable[[str], None]
 
 
-def torture_stages(seed: int, numbers: tuple[int, int, int], say: Say) -> list[str]:
-    """So many stages, whole queries and queries beside Structured Streaming from this seed on; what is wrong."""
-    stages, queries, streaming = numbers
+def torture_stages(seed: int, numbers: tuple[int, int, int, int], say: Say) -> list[str]:
+    """So many stages, queries, queries beside Structured Streaming, and starts from this seed on; what is wrong."""
+    stages, queries, streaming, starts = numbers
     wrong = _stages(range(seed, seed + stages), say) if stages else []
     with own_temporary_folder():
         if queries:
-            wrong += _queries("queries", range(seed, seed + queries), run_query, say)
+            wrong += _queries("stage-queries", range(seed, seed + queries), run_query, say)
+        if starts:
+            wrong += _queries("starts", range(seed, seed + starts), run_start, say)
         if streaming:
             with _spark() as spark:
                 seeds = range(seed, seed + streaming)
-                wrong += _queries("streaming", seeds, lambda one, folder: compare_runs(one, spark, folder), say)
+                wrong += _queries("stage-streaming", seeds, lambda one, folder: compare_runs(one, spark, folder), say)
     return wrong
 
 
@@ -50,13 +53,15 @@ def _stages(seeds: range, say: Say) -> list[str]:
 
 def _queries(kind: str, seeds: range, run: Callable[[int, Path], tuple[str, str]], say: Say) -> list[str]:
     wrong: list[str] = []
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
         with tempfile.TemporaryDirectory() as folder:
             words, reason = run(seed, Path(folder))
+        if number % 20 == 19:
+            say(f"{kind}: up to seed {seed}, {len(wrong)} wrong")
         if reason:
             wrong.append(f"{kind} {seed}")
             say(f"{kind} {seed} ({words}): {reason}")
-            say(f"    again: python -m penstock_torture --stage-{kind} 1 --seed {seed}")
+            say(f"    again: python -m penstock_torture --{kind} 1 --seed {seed}")
     say(f"{kind}: {len(seeds)}, {len(wrong)} wrong")
     return wrong
 
@@ -65,7 +70,10 @@ def _queries(kind: str, seeds: range, run: Callable[[int, Path], tuple[str, str]
 def _spark() -> Iterator[Any]:
     from penstock.spark.session import open_session
 
-    conf = {"spark.master": "local[8]", "spark.log.level": "OFF", "spark.sql.shuffle.partitions": "2"}
-    with open_session("penstock-torture", None, {**conf, "spark.sql.session.timeZone": "UTC"}) as spark:
+    conf = {"spark.master": "local[8]", "spark.log.level": "OFF", "spark.sql.session.timeZone": "UTC"}
+    cheap = {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}  # each plan runs once
+    with open_session(
+        "penstock-torture", None, {**conf, **cheap, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    ) as spark:
         spark.sparkContext.setLogLevel("OFF")
         yield spark

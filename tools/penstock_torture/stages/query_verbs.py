@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs with state of whole queries, each in three ways: of Penstock, of Structured Streaming, and over a list."""
+"""Verbs with state of whole queries, each in three ways: of Penstock, of Structured Streaming, and over lists.
+
+A verb takes what is in front of it as a sequence: one stream, or the two of a join.
+"""
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.stream import Stream
@@ -34,21 +36,24 @@ class Distinct:
     """Rows that are there once."""
 
     shape: Shape
+    verb: str = "dropDuplicates"
+    """`dropDuplicatesWithinWatermark` is the other one."""
 
     def __str__(self) -> str:
-        return "dropDuplicates()"
+        return f"{self.verb}()"
 
-    def of_stream(self, stream: Stream, width: int) -> Stream:
+    def of_stream(self, streams: Sequence[Stream], width: int) -> Stream:
         """The verb of Penstock."""
-        return stream.dropDuplicates()
+        made: Stream = getattr(streams[0], self.verb)()
+        return made
 
-    def of_frame(self, frame: Any) -> Any:
+    def of_frame(self, frames: Sequence[Any]) -> Any:
         """The verb of Spark."""
-        return frame.dropDuplicates()
+        return getattr(frames[0], self.verb)()
 
-    def of_rows(self, rows: Rows) -> Rows:
+    def of_rows(self, inputs: Sequence[Rows]) -> Rows:
         """The same of a list."""
-        return [dict(each) for each in dict.fromkeys(tuple(row.items()) for row in rows)]
+        return list({_hashable(row): row for row in inputs[0]}.values())
 
 
 @dataclass(frozen=True)
@@ -64,17 +69,17 @@ class Grouped:
     def __str__(self) -> str:
         return f"{self.kind} {self.sizes} of {self.before.time or self.before.window} by {self.shape.keys}"
 
-    def of_stream(self, stream: Stream, width: int) -> Stream:
+    def of_stream(self, streams: Sequence[Stream], width: int) -> Stream:
         """The verb of Penstock."""
         by: Any = self.before.window
         if self.kind == "windows":
             by = window(self._column, *self._texts)
         elif self.kind == "sessions":
             by = session_window(self._column, self._texts[0])
-        keyed = stream.keyBy(*self.shape.keys, by, numPartitions=width if self.shape.keys else None)
+        keyed = streams[0].keyBy(*self.shape.keys, by, numPartitions=width if self.shape.keys else None)
         return keyed.agg(n=("*", "count"), total=(self.before.figure, "sum"))
 
-    def of_frame(self, frame: Any) -> Any:
+    def of_frame(self, frames: Sequence[Any]) -> Any:
         """The verb of Spark."""
         from pyspark.sql import functions as f
 
@@ -83,12 +88,15 @@ class Grouped:
             by = f.window(self._column, *self._texts)
         elif self.kind == "sessions":
             by = f.session_window(self._column, self._texts[0])
-        return frame.groupBy(*self.shape.keys, by).agg(
-            f.count("*").alias("n"), f.sum(self.before.figure).alias("total")
+        return (
+            frames[0]
+            .groupBy(*self.shape.keys, by)
+            .agg(f.count("*").alias("n"), f.sum(self.before.figure).alias("total"))
         )
 
-    def of_rows(self, rows: Rows) -> Rows:
+    def of_rows(self, inputs: Sequence[Rows]) -> Rows:
         """The same of a list."""
+        rows = [row for row in inputs[0] if self.before.window or row[self.before.time] is not None]
         groups: dict[tuple[tuple[Any, ...], Span], Rows] = defaultdict(list)
         for key, span, row in self._in_sessions(rows) if self.kind == "sessions" else self._in_windows(rows):
             groups[key, span].append(row)
@@ -137,32 +145,5 @@ class Grouped:
                 yield from ((key, (start, end), row) for row in members)
 
 
-Verb = Distinct | Grouped
-
-
-def random_verbs(chance: random.Random) -> list[Verb]:
-    """One to four, each of what the one before gives."""
-    shape, found = Shape(), list[Verb]()
-    for _ in range(chance.randint(1, 4)):
-        found.append(_random_verb(chance, shape, is_distinct=bool(found) and isinstance(found[-1], Distinct)))
-        shape = found[-1].shape
-    return found
-
-
-def _random_verb(chance: random.Random, shape: Shape, *, is_distinct: bool) -> Verb:
-    kinds: tuple[str, ...] = ("windows", "their own")
-    if shape.time:
-        kinds = ("windows", "sessions") if is_distinct else ("windows", "sessions", "distinct")
-    kind = chance.choice(kinds)
-    if kind == "distinct":
-        return Distinct(shape)
-    keys = tuple(key for key in shape.keys if chance.random() < 0.7)
-    after = replace(shape, keys=keys, figure="total", time="")
-    if kind == "their own":
-        return Grouped(after, shape, kind)
-    if kind == "sessions":
-        gap = chance.choice((1, 5, 20))
-        keys = keys or shape.keys  # Spark has no sessions of all rows
-        return Grouped(replace(after, keys=keys, window="session_window"), shape, kind, (gap, gap))
-    sizes = ((50, 50), (60, 20), (100, 40)) if shape.time else ((300, 300), (500, 500))
-    return Grouped(replace(after, window="window"), shape, kind, chance.choice(sizes))
+def _hashable(row: Row) -> tuple[Any, ...]:
+    return tuple((name, tuple(v.items()) if isinstance(v, dict) else v) for name, v in row.items())

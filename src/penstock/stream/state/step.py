@@ -115,12 +115,15 @@ class ProcessorStep(PlainStep):
             calls.close()
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """The rows that a batch of rows gives."""
+        """The rows that a batch gives, and timers of event time that it has registered for a time that is over."""
         self._look_at_clock()
         if self._operator.has_shared:
-            parted = parts(batch, self._operator.input_schema)
-            return [row for is_shared, part in parted for row in self._handled(part, is_shared=is_shared)]
-        return self._handled(batch, is_shared=False)
+            for is_shared, part in parts(batch, self._operator.input_schema):
+                yield from self._handled(part, is_shared=is_shared)
+        else:
+            yield from self._handled(batch, is_shared=False)
+        if self._operator.time_mode == EVENT:
+            yield from self._fire_due()
 
     @property
     def wake_in(self) -> float | None:
@@ -145,9 +148,7 @@ class ProcessorStep(PlainStep):
         if watermark.is_end:
             yield from self._fire_all()
             return
-        timers = self._moment.store.timers
-        while timers.next is not None and timers.next <= self._watermark:
-            yield from self._fire(self._watermark)
+        yield from self._fire_due()
 
     def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
         """If the data has ended, all timers of the clock fire that wait now."""
@@ -222,6 +223,12 @@ class ProcessorStep(PlainStep):
             return
         if batch.num_rows:
             self._made_calls.initial(self._keys_of(batch), batch, self._times)
+
+    def _fire_due(self) -> Iterable[pa.RecordBatch]:
+        """The rows of timers of event time that have expired, and of those that these register."""
+        timers = self._moment.store.timers
+        while timers.next is not None and timers.next <= self._watermark:
+            yield from self._fire(self._watermark)
 
     def _fire_all(self) -> Iterable[pa.RecordBatch]:
         """The rows of all timers that wait now, in order of time; those that they register do not fire."""
