@@ -50,7 +50,7 @@ def latency_outcomes(spark: Any, say: Say) -> list[Outcome]:
     """The median and the 99th percentile of each row's way, in milliseconds, for each number of exchanges."""
     outcomes = []
     for exchanges, (median, tail) in LATENCY_ROWS.items():
-        milliseconds = _milliseconds(spark, exchanges)
+        milliseconds = row_milliseconds(spark, exchanges)
         figures = [float(np.percentile(milliseconds, share)) for share in (50, 99)]
         say(f"one row through {exchanges} exchange(s): median {figures[0]:.2f} ms, 99 % {figures[1]:.2f} ms")
         for row, figure in zip((median, tail), figures, strict=True):
@@ -58,7 +58,8 @@ def latency_outcomes(spark: Any, say: Say) -> list[Outcome]:
     return outcomes
 
 
-def _milliseconds(spark: Any, exchanges: int) -> np.ndarray[Any, Any]:
+def row_milliseconds(spark: Any, exchanges: int) -> np.ndarray[Any, Any]:
+    """The way of each row, without those of the first moments."""
     source = SourceStep("paced", _NUMBER, PacedSource(_WARM_ROWS + _ROWS), limit=1, partitions=1)
     stream = Stream((source,), spark)
     for _ in range(exchanges - 1):

@@ -3,7 +3,7 @@
 
 It uses the public interface and what it has beside it only, so it runs on any checkout of the last versions. A line
 on standard input names a row; a line on standard output has its CPU seconds, in all processes of the session, and
-those that it took.
+those that it took, or those of a row's way.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from penstock_bench.functions import COUNT_DDL, MEAN_DDL, count_rows, group_mean
 from penstock_bench.processor import processor_seconds
 from penstock_bench.rows import NUMBERS, Dataset, GeneratedSource, write_numbers, write_texts
 from penstock_bench.session import bench_session
+from penstock_bench.tree_queries import query_runs
 
 _CONSUMERS = 4
 _PRODUCERS = 2
@@ -29,25 +30,30 @@ _KEYS = 100_000
 _MANY = "1000"
 _STREAM_ROWS = 60_000_000
 _WAIT_SECONDS = 300.0
+SLOTS = 10
+"""Each stage of a query needs one; Nexmark's have the most."""
 SETTINGS = {"spark.penstock.blocking.maxSubpartitions": _MANY}
 
 Run = Callable[[], int]
 
 
-def main(folder: Path, rows: int) -> int:
+def main(folder: Path, rows: int, servers: str) -> int:
     """Answer until standard input ends."""
-    with bench_session(conf=SETTINGS) as spark:
+    with bench_session(SLOTS, SETTINGS) as spark:
         runs = _runs(spark, write_numbers(folder / "numbers", rows), write_texts(folder / "texts", rows // 4))
-        _answer(list(runs))
+        queries = query_runs(spark, folder / "files", servers)
+        _answer([*runs, *queries])
         for line in sys.stdin:
-            expected, run = runs[line.strip()]
+            name = line.strip()
+            expected, run = runs.get(name) or (None, queries[name])
             application = spark.sparkContext.applicationId
             before, began = processor_seconds(application), time.perf_counter()
             found = run()
             seconds = time.perf_counter() - began
-            if found != expected:
-                raise ValueError(f"{line.strip()}: {found:,} rows arrived of {expected:,}")
-            _answer([processor_seconds(application) - before, seconds])
+            if expected is not None and found != expected:
+                raise ValueError(f"{name}: {found:,} rows arrived of {expected:,}")
+            way = found if expected is None else None
+            _answer([processor_seconds(application) - before, seconds if way is None else way])
     return 0
 
 
@@ -112,4 +118,4 @@ def _streamed(spark: Any, interval: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

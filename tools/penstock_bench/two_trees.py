@@ -5,7 +5,8 @@
 
 The other checkout has its own `.venv`, as `make setup` makes it. Each side is one session that lives on, and the two
 take turns at going first. A share is the median of the turns' differences by the other's median; the interval is that
-of the median, by drawing from the turns again and again. `only` tells rows by a part of their names.
+of the median, by drawing from the turns again and again. Beside a row's way the seconds are those of its way. `only`
+tells rows by parts of their names, and with `results` a call goes on after one that was ended.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock_bench.mock_broker import broker_process
 from penstock_bench.processor import interval_of
+from penstock_bench.tree_queries import IN, OUT, feed
 
 _TOOLS = Path(__file__).resolve().parents[1]
 _COLUMNS = "{:<34}  {:>9}  {:>9}  {:>8}  {:>18}  {:>9}  {:>9}"
 _HEADS = ("row", "CPU s", "other's", "more", "95 % interval", "wall s", "other's")
 Figures = tuple[float, float]
+Turn = tuple[Figures, Figures]
+"""Of this checkout and of the other one."""
 
 
 class Side:
@@ -59,26 +64,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(arguments)
     with ExitStack() as stack:
         pythons = (Path(sys.executable), options.other.resolve() / ".venv" / "bin" / "python")
-        ours, theirs = (stack.enter_context(_side(python, options.rows)) for python in pythons)
-        rows = [row for row in ours.rows if options.only in row]
-        _say(*_HEADS)
-        for row in rows:
-            _compare(row, ours, theirs, options.turns)
+        servers = stack.enter_context(broker_process((IN, OUT)))
+        feed(servers)
+        given = (str(options.rows), servers)
+        ours, theirs = (stack.enter_context(_side(python, *given)) for python in pythons)
+        rows = [row for row in ours.rows if not options.only or any(part in row for part in options.only)]
+        turns = {row: _read_turns(options.results, row) for row in rows}
+        for turn in range(options.turns + 1):
+            for row in rows:
+                if len(turns[row]) < options.turns:
+                    found = {side: side.run(row) for side in ((ours, theirs) if turn % 2 else (theirs, ours))}
+                    if turn:  # the first one here is not counted
+                        _keep(turns[row], (found[ours], found[theirs]), row, options.results)
+    _say(*_HEADS)
+    for row in rows:
+        _show(row, turns[row])
     return 0
 
 
-def _compare(row: str, ours: Side, theirs: Side, turns: int) -> None:
-    found: dict[Side, list[Figures]] = {ours: [], theirs: []}
-    for turn in range(turns + 1):
-        for side in (ours, theirs) if turn % 2 else (theirs, ours):
-            found[side].append(side.run(row))
-    here, there = (np.array(found[side][1:]) for side in (ours, theirs))  # the first turn is not counted
+def _read_turns(path: Path | None, row: str) -> list[Turn]:
+    """Those of a row that a file has."""
+    lines = path.read_text().splitlines() if path is not None and path.exists() else ()
+    return [(ours, theirs) for name, ours, theirs in map(json.loads, lines) if name == row]
+
+
+def _keep(turns: list[Turn], turn: Turn, row: str, path: Path | None) -> None:
+    turns.append(turn)
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps([row, *turn]) + "\n")
+
+
+def _show(row: str, turns: Sequence[Turn]) -> None:
+    here, there = np.array(turns).transpose(1, 0, 2)
     base = float(np.median(there[:, 0]))
     shares = (100 * (here[:, 0] - there[:, 0]) / base).tolist()
     low, high = interval_of(shares)
     cpu, wall = np.median(here, axis=0)
     cells = (f"{cpu:.2f}", f"{base:.2f}", f"{np.median(shares):.1f} %", f"{low:.1f} to {high:.1f} %")
-    _say(row, *cells, f"{wall:.2f}", f"{np.median(there[:, 1]):.2f}")
+    _say(row, *cells, f"{wall:.3f}", f"{np.median(there[:, 1]):.3f}")
 
 
 def _say(*cells: str) -> None:
@@ -87,10 +111,10 @@ def _say(*cells: str) -> None:
 
 
 @contextmanager
-def _side(python: Path, rows: int) -> Iterator[Side]:
+def _side(python: Path, *given: str) -> Iterator[Side]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         process = subprocess.Popen(
-            [str(python), "-m", "penstock_bench.tree_rows", folder, str(rows)],
+            [str(python), "-m", "penstock_bench.tree_rows", folder, *given],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -107,7 +131,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("other", type=Path, help="the other checkout, with its .venv")
     parser.add_argument("--turns", type=int, default=20, help="turns of each row (20)")
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the exchanges (10,000,000)")
-    parser.add_argument("--only", default="", help="rows with this in their names")
+    parser.add_argument("--only", nargs="*", default=[], metavar="PART", help="rows with one of these in their names")
+    parser.add_argument("--results", type=Path, help="a file with a line for each turn: those that are there count")
     return parser.parse_args(arguments)
 
 

@@ -32,10 +32,12 @@ from typing import Any
 import confluent_kafka as kafka
 
 from penstock.stream.kafka_client import KafkaSettings
+from penstock.stream.kafka_sink import MARKERS
+from penstock_bench.mock_broker import broker_process
 from penstock_bench.numbers import natural, positive
 from penstock_bench.workers import worker_pids
 from penstock_torture.harm import kill_marked
-from penstock_torture.mock_kafka import PARTITIONS, marked_messages, messages, mock_cluster
+from penstock_torture.mock_kafka import PARTITIONS, marked_messages, messages
 
 INPUTS = tuple(f"in{number}" for number in range(8))
 OUT, SPEED = "out", "speed"
@@ -250,21 +252,8 @@ def _timed(writer: Any, root: Path, topic: str) -> int:
 @contextmanager
 def cluster_process() -> Iterator[KafkaSettings]:
     """The mock cluster in a process of its own."""
-    command = [sys.executable, "-m", __spec__.name, "--cluster"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        servers = process.stdout.readline().strip()  # type: ignore[union-attr]
+    with broker_process((*INPUTS, OUT, f"{SPEED}0", f"{SPEED}1", MARKERS)) as servers:
         yield KafkaSettings((("bootstrap.servers", servers), ("log_level", "0")))
-    finally:
-        process.communicate()
-
-
-def _be_cluster() -> int:
-    with mock_cluster((*INPUTS, OUT, f"{SPEED}0", f"{SPEED}1")) as settings:
-        sys.stdout.write(dict(settings.given)["bootstrap.servers"] + "\n")
-        sys.stdout.flush()
-        sys.stdin.read()
-    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -275,10 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=natural, default=0, metavar="S", help="what chance depends on (0)")
     for name in ("--drive", "--servers", "--root"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
-    parser.add_argument("--cluster", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if given.cluster:
-        return _be_cluster()
     if given.drive:
         return drive(Path(given.root), given.servers, given.drive)
 

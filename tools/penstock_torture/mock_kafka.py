@@ -18,6 +18,7 @@ import msgpack
 
 from penstock.stream.kafka_client import KafkaSettings
 from penstock.stream.kafka_sink import HEADER, MARKERS
+from penstock_bench.mock_broker import mock_broker
 
 PARTITIONS = 4
 _STILL_SECONDS = 10.0
@@ -27,15 +28,8 @@ _READERS = 6
 @contextmanager
 def mock_cluster(topics: Sequence[str] = ("in",)) -> Iterator[KafkaSettings]:
     """A cluster with these topics, and that of markers."""
-    owner = kafka.Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, "log_level": 0})
-    (broker,) = owner.list_topics(timeout=10).brokers.values()
-    for topic in (*topics, MARKERS):
-        owner.list_topics(topic, timeout=10)
-    try:
-        servers = f"{broker.host}:{broker.port}"
+    with mock_broker((*topics, MARKERS)) as servers:
         yield KafkaSettings((("bootstrap.servers", servers), ("fetch.wait.max.ms", "10"), ("log_level", "0")))
-    finally:
-        owner.close()
 
 
 def put(settings: KafkaSettings, topic: str, values: range, partitions: int = PARTITIONS) -> None:
