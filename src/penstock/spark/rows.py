@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Row
@@ -15,5 +16,4 @@ def row_maker(names: list[str]) -> Callable[[tuple[Any, ...]], Row]:
     Its class has the names of the columns: a row with names of its own takes three times as long.
     """
     kind = type("Row", (Row,), {"__slots__": (), "__fields__": names})
-    new = tuple.__new__
-    return lambda values: new(kind, values)
+    return partial(tuple.__new__, kind)

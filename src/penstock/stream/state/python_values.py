@@ -84,10 +84,8 @@ class EntryForm:
         self.values = RowForm(spec.schema, what, make_rows)
         self.key = self.keys.kept
         """Makes a kept key of what a processor gives."""
-
-    def row(self, value: Value) -> Any:
-        """A row of a kept value."""
-        return self.values.as_row(value if self.values.shown is None else self.values.shown(value))
+        self.row = _row_of(self.values.as_row, self.values.shown)
+        """Makes a row of a kept value."""
 
     def own(self, entries: dict[Value, Value]) -> Iterator[Value]:
         """The keys."""
@@ -146,6 +144,10 @@ def _of_rows(changes: Sequence[Change]) -> Callable[[Iterable[Any]], Value] | No
             return values
 
     return changed
+
+
+def _row_of(as_row: Callable[[Value], Any], shown: Change) -> Callable[[Value], Any]:
+    return as_row if shown is None else lambda value: as_row(shown(value))
 
 
 def _changed(value: Any, change: Change) -> Any:

@@ -57,6 +57,7 @@ class ValueState:
         self._cursor = cursor
         self._spec = spec
         self._form = RowForm(spec.schema, f"state {spec.name!r}", make_rows)
+        self._taken, self._shown = self._form.kept, self._form.shown
         self._values: list[Value | None] | None = None
         self._changed: set[int] = set()
 
@@ -68,14 +69,14 @@ class ValueState:
     def get(self) -> Value | None:
         """The value, or None."""
         values = self._values if self._values is not None else self._fetched()
-        value, shown = values[self._cursor.at], self._form.shown
-        return value if value is None or shown is None else shown(value)
+        value = values[self._cursor.at]
+        return value if value is None or self._shown is None else self._shown(value)
 
     def update(self, newValue: Iterable[Any]) -> None:
         """Set the value."""
         values = self._values if self._values is not None else self._fetched()
         at = self._cursor.at
-        values[at] = self._form.kept(newValue)
+        values[at] = self._taken(newValue)
         self._changed.add(at)
 
     def clear(self) -> None:
@@ -121,6 +122,7 @@ class ListState:
         self._cursor = cursor
         self._spec = spec
         self._form = RowForm(spec.schema, f"state {spec.name!r}", make_rows)
+        self._taken, self._shown = self._form.kept, self._form.shown
         self._kept: list[list[Value]] | None = None
         self._added: dict[int, list[Value]] = {}
         self._replaced: set[int] = set()
@@ -132,24 +134,26 @@ class ListState:
     def get(self) -> Iterator[Value]:
         """The elements."""
         at = self._cursor.at
-        values = [*self._added.get(at, ())]
-        if at not in self._replaced:
+        added = self._added.get(at, ())
+        if at in self._replaced:
+            values = [*added]
+        else:
             kept = self._kept if self._kept is not None else self._fetched()
-            values = [*kept[at], *values]
-        return iter(values if self._form.shown is None else map(self._form.shown, values))
+            values = [*kept[at], *added]
+        return iter(values if self._shown is None else map(self._shown, values))
 
     def put(self, newState: Iterable[Iterable[Any]]) -> None:
         """Replace all elements."""
         self._replaced.add(self._cursor.at)
-        self._added[self._cursor.at] = [self._form.kept(each) for each in newState]
+        self._added[self._cursor.at] = [self._taken(each) for each in newState]
 
     def appendValue(self, newState: Iterable[Any]) -> None:
         """Add an element."""
-        self._added.setdefault(self._cursor.at, []).append(self._form.kept(newState))
+        self._added.setdefault(self._cursor.at, []).append(self._taken(newState))
 
     def appendList(self, newState: Iterable[Iterable[Any]]) -> None:
         """Add elements."""
-        self._added.setdefault(self._cursor.at, []).extend([self._form.kept(each) for each in newState])
+        self._added.setdefault(self._cursor.at, []).extend([self._taken(each) for each in newState])
 
     def clear(self) -> None:
         """Remove all elements."""
@@ -192,6 +196,7 @@ class MapState:
         self._cursor = cursor
         self._spec = spec
         self._form = EntryForm(spec, f"state {spec.name!r}", make_rows)
+        self._key, self._taken, self._row = self._form.key, self._form.values.kept, self._form.row
         self._maps: list[dict[Value, Value]] | None = None
         self._changed: dict[int, dict[Value, Value]] = {}
 
@@ -201,16 +206,16 @@ class MapState:
 
     def getValue(self, key: Iterable[Any]) -> Value | None:
         """The value of a key of the map, or None."""
-        value = self._map().get(self._form.key(key))
-        return None if value is None else self._form.row(value)
+        value = self._map().get(self._key(key))
+        return None if value is None else self._row(value)
 
     def containsKey(self, key: Iterable[Any]) -> bool:
         """Tell if the map has a key."""
-        return self._form.key(key) in self._map()
+        return self._key(key) in self._map()
 
     def updateValue(self, key: Iterable[Any], value: Iterable[Any]) -> None:
         """Set the value of a key of the map."""
-        own, new = self._form.key(key), self._form.values.kept(value)
+        own, new = self._key(key), self._taken(value)
         self._map()[own] = new
         self._changed.setdefault(self._cursor.at, {})[own] = new
 
@@ -228,7 +233,7 @@ class MapState:
 
     def removeKey(self, key: Iterable[Any]) -> None:
         """Remove a key of the map."""
-        own = self._form.key(key)
+        own = self._key(key)
         if self._map().pop(own, _GONE) is not _GONE:
             self._changed.setdefault(self._cursor.at, {})[own] = _GONE
 
