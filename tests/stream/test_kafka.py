@@ -326,8 +326,35 @@ def test_starts_are_resolved_when_a_reader_is_opened(cluster: KafkaSettings) -> 
         KafkaSource(cluster, ("in",), start=KafkaStart(offsets={("in", 3): 0})).open(0, 1, [])
     with pytest.raises(PlanError, match="there is no topic 'out'"):
         KafkaSource(cluster, ("out",)).splits()
-    with pytest.raises(OutsideError, match="there is no topic 'out'"):
-        KafkaSource(cluster, ("out",)).open(0, 1, [])
+
+
+def test_what_brokers_do_not_know_for_a_moment_is_awaited(
+    cluster: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that came back may lack a topic, or a partition that was read; one that stays away ends the query."""
+    known = [("in", number) for number in range(4)]
+    looks = iter([PlanError("there is no topic 'in'"), known[:3], known])
+
+    def look(*_: object) -> list[tuple[str, int]]:
+        found = next(looks)
+        if isinstance(found, PlanError):
+            raise found
+        return found
+
+    state = msgpack.packb([(*each, 0) for each in known])
+    brokers.put(cluster, "in", range(8))
+    monkeypatch.setattr("penstock.stream.kafka_source.AGAIN_SECONDS", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.stream.kafka_source.partitions_of", look)
+        reader = source(cluster).open(0, 1, [state])
+    assert sorted(polled(reader, 8)) == list(range(8))
+    reader.close()
+    monkeypatch.setattr("penstock.stream.kafka_source.MISSED_SECONDS", 0.0)
+    with pytest.raises(PlanError, match="there is no topic 'out'"):
+        KafkaSource(cluster, ("out",)).open(0, 1, [state])
+    gone = msgpack.packb([("in", 4, 0)])
+    with pytest.raises(PlanError, match="partition 4 of in was read before, and is not there any more"):
+        source(cluster).open(0, 1, [gone])
 
 
 def test_a_topic_that_appears_is_found(cluster: KafkaSettings) -> None:

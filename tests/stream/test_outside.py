@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +43,28 @@ def of_client(name: str) -> Exception:
     module, _, kind = name.rpartition(".")
     base = type(kind, (Exception,), {"__module__": module})
     return type("OfThatKind", (base,), {"__module__": module})("away")
+
+
+def saying(name: str, **attributes: object) -> Exception:
+    """An error of a client's with what it says in attributes of its own."""
+    error = of_client(name)
+    vars(error).update(attributes)
+    return error
+
+
+def of_aws(code: str, status: int) -> Exception:
+    """What botocore makes of an answer."""
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return saying("botocore.exceptions.ClientError", response=answer)
+
+
+def of_grpc(name: str) -> Exception:
+    """A call that ended with a status."""
+    return saying("grpc.RpcError", code=lambda: SimpleNamespace(name=name))
+
+
+AZURE, GOOGLE = "azure.core.exceptions.AzureError", "google.api_core.exceptions.GoogleAPIError"
+AIOHTTP = "aiohttp.client_exceptions.ClientResponseError"
 
 
 class Said:
@@ -81,6 +104,11 @@ WORLD = [
     http.client.IncompleteRead(b""),
     away(),
     *map(of_client, sorted(CLIENTS)),
+    *map(of_aws, ("SlowDown", "ThrottlingException", "ExpiredToken", "OperationAborted"), (503, 400, 400, 409)),
+    *map(of_grpc, ("UNAVAILABLE", "ABORTED", "UNKNOWN")),
+    *[saying(AZURE, status_code=status) for status in (429, 500, 503, None)],
+    *[saying(GOOGLE, code=429), saying(GOOGLE, code=503, grpc_status_code=SimpleNamespace(name="UNAVAILABLE"))],
+    saying(AIOHTTP, status=502),
     *map(in_vain, ("_TRANSPORT", "_ALL_BROKERS_DOWN", "NOT_ENOUGH_REPLICAS", "_FENCED")),
 ]
 USERS = [
@@ -96,6 +124,12 @@ USERS = [
     CheckpointError("no such channel"),
     of_client("their.storage.NoSuchBucket"),
     type("TopicAuthorizationFailedError", (type(of_client("kafka.errors.KafkaError")),), {"retriable": False})("x"),
+    *map(of_aws, ("AccessDenied", "NoSuchBucket", "InvalidRequest"), (403, 404, 400)),
+    of_client("botocore.exceptions.ParamValidationError"),
+    *map(of_grpc, ("PERMISSION_DENIED", "NOT_FOUND", "UNIMPLEMENTED")),
+    *[saying(AZURE, status_code=status) for status in (401, 403, 404, 501)],
+    *[saying(GOOGLE, code=404), saying(GOOGLE, code=500, grpc_status_code=SimpleNamespace(name="DATA_LOSS"))],
+    saying(AIOHTTP, status=403),
     *map(in_vain, ("MSG_SIZE_TOO_LARGE", "TOPIC_AUTHORIZATION_FAILED", "_AUTHENTICATION")),
 ]
 

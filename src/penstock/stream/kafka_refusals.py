@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import PlanError
 from penstock.stream.kafka_client import KafkaSettings, kafka_library
-from penstock.stream.outside import is_permanent
+from penstock.stream.permanent_errors import is_permanent
 
 _LIMIT: Final = "message.max.bytes"
 _CLIENTS_LIMIT: Final = 1_000_000

@@ -62,6 +62,9 @@ SCHEMA: Final = pa.schema(
 HEADERS: Final = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 POLL_SECONDS = 0.01
 MOST_MESSAGES = 10_000
+MISSED_SECONDS = 30.0
+"""So long Kafka's own client waits for a topic to be known to all brokers (`topic.metadata.propagation.max.ms`)."""
+AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +169,7 @@ class KafkaReader:
 
     def _begin(self, *, is_new: bool) -> None:
         source = self._source
-        try:
-            found = partitions_of(self._consumer, source.topics, source.pattern)
-        except PlanError as error:  # it was there as the query was planned: a broker may have lost its metadata
-            raise OutsideError(str(error)) from error
-        if gone := sorted(set(self._positions) - set(found)):
-            raise PlanError(
-                f"kafka: partition {gone[0][1]} of {gone[0][0]} was read before, and is not there any more"
-            )
+        found = self._found()
         self._take(found, source.start if is_new else KafkaStart(EARLIEST))
         ends = {partition: bounds(self._consumer, partition)[1] for partition in self._positions}
         for partition, end in ends.items():
@@ -182,6 +178,25 @@ class KafkaReader:
             self._ends = {each: end for each, end in ends.items() if self._positions[each] < end}
         elif source.discovery_seconds > 0:
             self._discovery = _Discovery(source, self._consumer)
+
+    def _found(self) -> list[Partition]:
+        """The partitions that there are; raises PlanError where a topic or one that was read is not there any more.
+
+        All were there as the query was planned. Brokers that have just come back may lack some for a moment, so they
+        are asked again for `MISSED_SECONDS`; after that they say it for good.
+        """
+        until = time.monotonic() + MISSED_SECONDS
+        while True:
+            try:
+                found = partitions_of(self._consumer, self._source.topics, self._source.pattern)
+                if not (missed := sorted(set(self._positions) - set(found))):
+                    return found
+                topic, number = missed[0]
+                raise PlanError(f"kafka: partition {number} of {topic} was read before, and is not there any more")
+            except PlanError:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(AGAIN_SECONDS)
 
     def _take(self, found: Sequence[Partition], start: KafkaStart) -> None:
         """Read those of these partitions that are its own and not read yet; all of its own if none is."""

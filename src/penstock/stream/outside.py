@@ -10,8 +10,8 @@ The world's are:
 
 - `OSError`, and so all that is one: `ConnectionError`, `TimeoutError`, `ssl.SSLError`, Arrow's I/O errors, those of
   `requests`, `fsspec` and `s3fs`;
-- those of clients which have a family of their own (`CLIENTS`), told by name, so that nothing is imported;
-  where the client does not say that trying again is in vain: `retriable` of kafka-python, codes of confluent-kafka;
+- those of clients which have a family of their own (`CLIENTS`), told by name, so that nothing is imported, where the
+  client does not say that trying again is in vain (`permanent_errors`);
 - a location that can't be reached at all: a `CheckpointError` whose cause is one of these;
 - an `OutsideError` that a source or a sink raises itself: what to raise for a client that is not in the list.
 """
@@ -24,13 +24,21 @@ from typing import Final
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
 from penstock.errors import OutsideError
+from penstock.stream.permanent_errors import is_permanent
 
 CLIENTS: Final = frozenset(
     {
-        "aiohttp.client_exceptions.ClientError",
+        "aiohttp.client_exceptions.ClientConnectionError",
+        "aiohttp.client_exceptions.ClientPayloadError",
+        "aiohttp.client_exceptions.ClientResponseError",
         "azure.core.exceptions.AzureError",
-        "botocore.exceptions.BotoCoreError",
         "botocore.exceptions.ClientError",
+        "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.CredentialRetrievalError",
+        "botocore.exceptions.HTTPClientError",
+        "botocore.exceptions.IncompleteReadError",
+        "botocore.exceptions.MetadataRetrievalError",
+        "botocore.exceptions.TokenRetrievalError",
         "cimpl.KafkaException",
         "confluent_kafka.KafkaException",
         "google.api_core.exceptions.GoogleAPIError",
@@ -54,39 +62,6 @@ CLIENTS: Final = frozenset(
     }
 )
 """Base classes of what clients of brokers, databases, catalogs and object stores raise where it is no `OSError`."""
-_PERMANENT_OF_KAFKA: Final = frozenset(
-    {
-        "CLUSTER_AUTHORIZATION_FAILED",
-        "GROUP_AUTHORIZATION_FAILED",
-        "ILLEGAL_SASL_STATE",
-        "INVALID_CONFIG",
-        "INVALID_GROUP_ID",
-        "INVALID_MSG_SIZE",
-        "INVALID_RECORD",
-        "INVALID_REQUIRED_ACKS",
-        "INVALID_TIMESTAMP",
-        "INVALID_TRANSACTION_TIMEOUT",
-        "MSG_SIZE_TOO_LARGE",
-        "POLICY_VIOLATION",
-        "RECORD_LIST_TOO_LARGE",
-        "SASL_AUTHENTICATION_FAILED",
-        "SECURITY_DISABLED",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "TOPIC_EXCEPTION",
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        "UNSUPPORTED_COMPRESSION_TYPE",
-        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
-        "UNSUPPORTED_SASL_MECHANISM",
-        "UNSUPPORTED_VERSION",
-        "_AUTHENTICATION",
-        "_BAD_COMPRESSION",
-        "_INVALID_ARG",
-        "_NOT_IMPLEMENTED",
-        "_UNSUPPORTED_FEATURE",
-    }
-)
-"""Errors of Kafka that its own client does not try again. (`retriable()` of confluent-kafka's speaks of transactions
-alone, and says no to a connection that broke.)"""
 _OURS: Final = (CorruptCheckpointError, FencedError)
 
 
@@ -111,11 +86,3 @@ def is_outside(error: BaseException) -> bool:
         return error.__cause__ is not None and is_outside(error.__cause__)
     is_clients = any(f"{kind.__module__}.{kind.__qualname__}" in CLIENTS for kind in type(error).__mro__)
     return is_clients and not is_permanent(error)
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Tell whether a client says of its error that another try meets it again."""
-    if getattr(error, "retriable", True) is False:
-        return True
-    name = getattr(error.args[0], "name", None) if error.args else None
-    return callable(name) and name() in _PERMANENT_OF_KAFKA
