@@ -43,7 +43,7 @@ INPUTS = tuple(f"in{number}" for number in range(8))
 OUT, SPEED = "out", "speed"
 KEYS = 200
 _DRIVER_EACH = 10
-_WAIT_SECONDS = 120.0
+_WAIT_SECONDS = 600.0
 _MARK = "PENSTOCK_KAFKA_KILLS"
 _SLOTS = 6
 
