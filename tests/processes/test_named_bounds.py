@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blind test on batch jobs: something is slow in one of three stages, and all that people see must say where.
+"""A blind test on batch jobs: something is slow, and all that people see must say where.
 
 Blocking and hybrid exchanges press nobody, so the stage is the one whose work bounds the job's time. The trace, the
 web page, the page of the job's log, a terminal's last line and the block below a notebook's cell name it, and the
-cause.
+cause. The page names the phase too, also where that is none of work: the start, the wait for slots, the way back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import html
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ from penstock.job.core.result import JobEnding, JobResult
 from penstock.job.shell.history import plan_of
 from penstock.observe.frames import last_html, last_lines
 from penstock.observe.samples import busy_seconds
+from penstock.settings import Settings
 from penstock.spark.job_frames import JobFrames
 from penstock.testing import DEADLINE, wait_until
 from penstock.testing.sources import fromBatches
 from penstock.web.logs import JobLogFiles
 from penstock.web.store import JobStore
+from penstock.web.titles import short_name
 from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, SLOTS, ProcessCluster
 from underway import listed
@@ -71,8 +74,35 @@ class Case:
     words: str = "most of it in mapInArrow"
     odd_only: bool = False
     hot: bool = False
+    shape: str = "chain"
+    conf: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def seen(self) -> str:
+        """The words that all places have."""
+        return "most of it in mapInArrow" if self.shape != "chain" else self.words
+
+    def settings(self, cluster: ProcessCluster) -> Settings:
+        """The cluster's, and the case's over them."""
+        return Settings.from_conf({**cluster.conf, **dict(self.conf)})
 
     def stream(self, pause: float) -> Stream:
+        """The slow function in a stage of its number."""
+        source, slow = fromBatches(rows(self.hot), 2), Stage(pause, odd_only=False)
+        if self.shape == "join":
+            few = fromBatches(rows(self.hot).slice(0, 256), 1).select("key")
+            joined = source.keyBy("key", mode="blocking").join(few.keyBy("key", mode="blocking"))
+            return joined.mapInArrow(slow, joined.schema)
+        if self.shape == "sort":
+            return source.sortBy("value").mapInArrow(slow, SCHEMA)
+        if self.shape == "many":
+            for number in range(1, 7):
+                stage = Stage(pause if number == self.stage else 0.0, odd_only=False)
+                source = source.rebalance(2, mode="blocking").mapInArrow(stage, SCHEMA)
+            return source
+        return self._chain(pause)
+
+    def _chain(self, pause: float) -> Stream:
         """Stages 0 to 2: the source's own, one by odd and even, one by key."""
         stages = [Stage(pause if number == self.stage else 0.0, self.odd_only) for number in range(3)]
         first = fromBatches(rows(self.hot), 2).mapInArrow(stages[0], SCHEMA)
@@ -86,6 +116,10 @@ CASES = [
     Case("the source's own stage", 0),
     Case("one slow subtask", 1, "slower than the others with as many rows", odd_only=True),
     Case("stage 2", 2),
+    Case("a sort that spills", -1, "MB to disk", shape="sort", conf=(("spark.penstock.task.groupMemory", "64k"),)),
+    Case("a join", 2, shape="join"),
+    Case("a sort", -1, shape="sort"),
+    Case("many stages", 4, shape="many"),
 ]
 
 
@@ -124,25 +158,65 @@ def cluster(folder: Path) -> Iterator[ProcessCluster]:
         yield made
 
 
-@pytest.mark.parametrize("case", some_of(CASES, 3), ids=lambda case: case.title)
+@pytest.mark.parametrize("case", some_of(CASES, 5), ids=lambda case: case.title)
 def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, folder: Path, case: Case) -> None:
-    """The stage and the cause, in words."""
+    """The stage and the cause, in words; on the page the phase too."""
     page = JobStore()
     cluster.master.tell_jobs(page, page.look)
     graph, result = ran(cluster, case)
     cluster.master.tell_no_more(page)
-    for text in shown(result, JobFrames(graph), page, folder):
-        name, sign, _ = " ".join(text.split()).partition(case.words)
-        assert sign, (case.words, text)
-        assert graph.vertices[case.stage].name[:30] in name.rpartition("by")[2], text
+    stage = graph.vertices[case.stage].name
+    for text in shown(result, JobFrames(graph)):
+        name, sign, _ = " ".join(text.split()).partition(case.seen)
+        assert sign, (case.seen, text)
+        assert stage[:30] in name.rpartition("by")[2], text
+    for headline, titles in on_pages(result, page, folder):
+        assert titles[case.stage].startswith(short_name(stage))
+        assert f"bounded by {titles[case.stage]} (function): " in headline["text"], headline
+        assert case.words in headline["text"], headline
+
+
+@pytest.mark.parametrize("phase", some_of(("start", "slots", "way back", "tiny"), 4))
+def test_the_page_names_a_phase_that_is_none_of_work(cluster: ProcessCluster, phase: str) -> None:
+    """Tasks that come late, a job before this one that has all slots, rows that are read slowly; and a tiny job."""
+    page, launch = JobStore(), cluster.launcher.launch
+    cluster.master.tell_jobs(page, page.look)
+    plan = Case("quick", 1).stream(0.0).plan(cluster.settings, SLOTS)
+    if phase == "slots":
+        slow = Case("slow", 1).stream(PAUSES[1]).plan(cluster.settings, 2)
+        before = cluster.submit_graph(slow.graph, 2, cluster.settings)
+    if phase == "start":
+        cluster.launcher.launch = lambda request: threading.Timer(1.0, launch, [request]).start()  # type: ignore[method-assign]
+    try:
+        slots = 2 if phase == "slots" else SLOTS
+        result = cluster.submit_graph(plan.graph, slots, cluster.settings).wait(DEADLINE).result
+    finally:
+        cluster.launcher.launch = launch  # type: ignore[method-assign]
+    if phase == "slots":
+        before.wait(DEADLINE)
+    if phase == "way back":
+        cluster.master.result_read(result.job, 60.0)
+    wait_until(lambda: told_phase(page, result.job), "its end is told")
+    told = page.document(result.job)
+    assert told is not None
+    assert phase in ("tiny", told["headline"]["phase"]), told["phases"]
+    assert told["stages"][told["headline"]["stage"]]["name"] in told["headline"]["text"]
+    cluster.master.tell_no_more(page)
+
+
+def told_phase(page: JobStore, job: str) -> str:
+    """The phase in the headline of a job that is over."""
+    told = page.document(job)
+    return told["headline"]["phase"] if told is not None and told["isOver"] else ""
 
 
 def ran(cluster: ProcessCluster, case: Case) -> tuple[JobGraph, JobResult]:
     """The case's job, in which nothing but the slow function took long."""
     for pause in PAUSES:
-        graph = case.stream(pause).plan(cluster.settings, SLOTS).graph
-        assert [edge["mode"] for edge in plan_of(graph)["edges"]] == ["blocking_sort_merge", "hybrid_full"]
-        result = cluster.submit_graph(graph, SLOTS, cluster.settings).wait(DEADLINE).result
+        settings = case.settings(cluster)
+        graph = case.stream(pause).plan(settings, SLOTS).graph
+        assert {edge["mode"] for edge in plan_of(graph)["edges"]} <= {"blocking_sort_merge", "hybrid_full"}
+        result = cluster.submit_graph(graph, SLOTS, settings).wait(DEADLINE).result
         if 3 * besides(result, case.stage) < pause * ROWS / 2:
             break
     return graph, result
@@ -151,23 +225,28 @@ def ran(cluster: ProcessCluster, case: Case) -> tuple[JobGraph, JobResult]:
 def besides(result: JobResult, slow: int) -> float:
     """The longest time that a task worked on anything but the slow function."""
     works = []
+    number = slow % len(result.subtasks)
     for stage, subtasks in result.subtasks.items():
         for figures in subtasks:
-            slept = figures.get("operator.mapInArrow(Stage)", 0.0) if stage == slow else 0.0
+            slept = figures.get("operator.mapInArrow(Stage)", 0.0) if stage == number else 0.0
             works.append(busy_seconds(figures) - slept)
     return max(works)
 
 
-def shown(result: JobResult, frames: JobFrames, page: JobStore, folder: Path) -> Iterator[str]:
-    """The trace, the last lines, the last block, and the page, of the job that has just ended and of its log."""
+def shown(result: JobResult, frames: JobFrames) -> Iterator[str]:
+    """The trace, the last lines and the last block of the job that has just ended."""
     yield f"bounded by {result.trace_of('bottleneck')[0][2]}"
     last = frames.ended(JobEnding(result))
     lines = last_lines(last, WIDTH)
     assert max(map(len, lines)) <= WIDTH
     yield " ".join(lines)
     yield html.unescape(last_html(last))
+
+
+def on_pages(result: JobResult, page: JobStore, folder: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """The headline of the page, and of the page of the job's log, and the stages' names."""
     for told in (lambda: page, lambda: JobLogFiles.at(listed(folder, f"*-{result.job}.jsonl")[0])):
         wait_until(lambda told=told: (told().document(result.job) or {}).get("isOver"), "its end is told")
         found = told().document(result.job)
         assert found is not None
-        yield found["headline"]["text"]
+        yield found["headline"], [stage["name"] for stage in found["stages"]]

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.errors import SettingError
-from penstock.testing import DEADLINE
+from penstock.testing import DEADLINE, wait_until
 from sessions import Kind, Sessions
 from underway import listed
 
@@ -35,6 +35,10 @@ def told(url: str) -> dict[str, Any]:
     return found
 
 
+def _way_back(url: str) -> float:
+    return sum(seconds for phase, seconds, _ in told(url)["document"]["phases"] if phase == "way back")
+
+
 def test_a_session_has_a_page_when_it_asks(spark: Any) -> None:
     """Jobs name the line that asked for them; Spark's descriptions name the page; a closed one is opened anew."""
     page = penstock.webPage(spark)
@@ -45,7 +49,11 @@ def test_a_session_has_a_page_when_it_asks(spark: Any) -> None:
         shown = told(page.url)
         assert shown["jobs"][0]["state"] == "FINISHED"
         assert re.fullmatch(r"test_web_page\.py:\d+", shown["jobs"][0]["place"])
-        assert shown["document"]["headline"]["text"].startswith("Its time was bounded by")
+        document = shown["document"]
+        assert document["headline"]["phase"] in [phase for phase, *_ in document["phases"]]
+        assert "keyBy(id)" in [stage["name"] for stage in document["stages"]]
+        assert keyed(spark).toDF().count() == 1000
+        wait_until(lambda: _way_back(page.url) > 0, "the way back is told")
         assert [each[1] for each in shown["processes"]["processes"]]
         jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
         said = [

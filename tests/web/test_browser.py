@@ -40,7 +40,10 @@ from underway import listed
 
 pytestmark = pytest.mark.processes
 
-TABS = ("stages", "subtasks", "partitions", "checkpoints", "slots", "charts", "errors", "processes")
+OF_ALL_JOBS = ("jobs", "logs", "processes")
+"""Views of what a page has beside one job."""
+OF_A_JOB = ("stages", "subtasks", "partitions", "checkpoints", "slots", "charts", "errors", "settings")
+TABS = (*OF_ALL_JOBS, *OF_A_JOB)
 SCHEMA = pa.schema([("value", pa.int64())])
 PAUSE = 50e-6
 BUSY = "Number(document.querySelector(\"[data-stage='1']\")?.dataset.busy || 1)"
@@ -160,7 +163,7 @@ def test_a_stage_that_is_slowed_changes_its_colour_and_is_named(
 def test_a_finished_job_and_its_log_and_its_report_show_the_same(
     cluster: ProcessCluster, served: WebPage, browser: Browser, folder: Path, tmp_path: Path
 ) -> None:
-    """Every view but that of processes, which no log has."""
+    """Every view of a job."""
     gates = Gates(str(tmp_path))
     gates.open_all()
     handle = cluster.submit(stream(gates, "blocking"))
@@ -179,8 +182,8 @@ def test_a_finished_job_and_its_log_and_its_report_show_the_same(
 
 def _views(browser: Browser, url: str) -> dict[str, str]:
     with visit(browser, url) as seen:
-        found = {place: seen.page.inner_text(f"#{place}") for place in ("headline", "facts", "graph")}
-        return found | {tab: seen.show(tab) for tab in TABS if tab != "processes"}
+        found = {place: seen.page.inner_text(f"#{place}") for place in ("headline", "facts", "phases", "graph")}
+        return found | {tab: seen.show(tab) for tab in OF_A_JOB}
 
 
 def test_five_hundred_subtasks_are_one_table(browser: Browser) -> None:
@@ -216,6 +219,28 @@ def test_services_have_a_page_without_jobs(browser: Browser) -> None:
         assert "no worker, disk or user is slow" in seen.page.inner_text("#headline")
         shown = seen.page.inner_text("#panel")
         assert all(word in shown for word in ("/data1", "ann", "bob", "h1:7448")), shown
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_nothing_is_cut_on_a_screen_of_this_width(browser: Browser, width: int) -> None:
+    """The graph and the table of six stages fit; a phone has names, states and durations."""
+    store = JobStore()
+    tell(store, stages=6)
+    tell(store, "j2")
+    with contextlib.closing(WebPage(PagePlace(), store).open()) as page, visit(browser, f"{page.url}&job=j1") as seen:
+        before = seen.page.evaluate("Number(document.body.dataset.drawn)")
+        seen.page.set_viewport_size({"width": width, "height": 800})
+        seen.drawn(before + 1)
+        for place in ("html", "#graph", "#panel .scroll"):
+            fits = "each => each.scrollWidth <= each.clientWidth"
+            assert seen.page.eval_on_selector(place, fits), place
+        heads = seen.page.locator("#panel thead th:visible").all_inner_texts()
+        assert heads[:3] == ["stage", "state", "duration"]
+        assert len(heads) == (15 if width > 600 else 3)
+        assert "start 400 ms, 4 %" in seen.page.inner_text("#phases")
+        seen.show("jobs")
+        seen.page.click("#panel tbody tr:has-text('j2')")
+        seen.until("document.querySelector('#facts').textContent.includes('j2')")
 
 
 def test_the_keyboard_alone_reaches_everything(browser: Browser) -> None:

@@ -30,7 +30,7 @@ def test_a_finished_job_names_the_stage_that_bounded_its_time() -> None:
     assert told is not None
     assert told["headline"]["stage"] == 1
     assert told["headline"]["text"].startswith(
-        "Its time was bounded by stage 1: subtask 1 of 2 is busy 95% of its time"
+        "Its time was bounded by stage 1 (function): subtask 1 of 2 is busy 95% of its time"
     )
     assert [stage["busy"] for stage in told["stages"]] == [0.1, 0.95]
     assert told["subtasks"]["rows"][0][:5] == [0, 0, "finished", 0, "host-1-abc"]

@@ -37,6 +37,8 @@ class Submission:
     """True if an earlier plan of this job had its slots and lost them: one that does not fit waits for them."""
     place: str = ""
     """File and line of the user's code that asked for it, where known."""
+    planned: float = 0.0
+    """The seconds from the user's call until now, in which it was planned."""
 
 
 @dataclass(frozen=True, slots=True)

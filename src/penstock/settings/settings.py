@@ -87,6 +87,14 @@ class Settings:
                 conf[f"{PREFIX}{concern.name}.{_camel(item.name)}"] = text
         return conf
 
+    def told(self) -> dict[str, str]:
+        """Those that are not as they are by default, for whoever looks at a job; secrets are none of them."""
+        usual, hidden = type(self)().to_conf(), set()
+        for concern in fields(self):
+            shown = fields(getattr(self, concern.name))
+            hidden |= {f"{PREFIX}{concern.name}.{_camel(item.name)}" for item in shown if not item.repr}
+        return {key: value for key, value in self.to_conf().items() if value != usual[key] and key not in hidden}
+
 
 _CONCERNS = {
     "shuffle": ShuffleSettings,

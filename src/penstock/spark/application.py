@@ -32,8 +32,10 @@ from penstock.shuffle import ShuffleDescriptor
 from penstock.spark.datasets import PersistedResults
 from penstock.spark.interrupts import forget, on_interrupt
 from penstock.spark.job_watch import JobWatch
+from penstock.spark.kept_output import kept_output
 from penstock.spark.launcher import SparkLauncher
 from penstock.spark.preflight import import_ahead, run_workers_in_this_python, warn_of_what_is_wrong
+from penstock.spark.read_times import ReadTimes
 from penstock.spark.results_in_use import ResultInUse, ResultsInUse
 from penstock.spark.running_jobs import RunningJobs
 from penstock.spark.shared_workers import in_shared_workers
@@ -65,6 +67,7 @@ class Application:
         self.running = RunningJobs()
         self.watch = JobWatch(self.running, self._progress, self._ending).silencing(context)
         self.results = ResultsInUse(context._jvm, self._drop_result)  # noqa: SLF001 - as PySpark itself
+        self.reads = ReadTimes(context, self.result_read)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._master: JobMaster | None = None
@@ -126,7 +129,8 @@ class Application:
                 store = JobStore()
                 place = PagePlace.of(settings.observe, master.identity.advertised)
                 closed = functools.partial(self._page_closed, store)
-                self._page = WebPage(place, store, master.processes, closed).open()
+                logs = functools.partial(kept_output, self.name, settings.environment.directory)
+                self._page = WebPage(place, store, master.processes, closed, logs).open()
                 master.tell_jobs(store, store.look)
                 if self._launcher is not None:
                     self._launcher.page = self._page.address
@@ -213,6 +217,13 @@ class Application:
         if master is not None:
             with contextlib.suppress(ControlError):
                 master.release_result(job)
+
+    def result_read(self, job: str, seconds: float) -> None:
+        """The result of a job was read, which took so long; nothing where the JobMaster is closed."""
+        master = self._master
+        if master is not None:
+            with contextlib.suppress(ControlError):
+                master.result_read(job, seconds)
 
     def cancel_jobs(self, cause: str) -> None:
         """Ask all jobs of this application to stop, on a thread of its own: a signal's handler may call it."""

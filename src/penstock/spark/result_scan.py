@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import Accumulator, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
@@ -31,6 +32,7 @@ from penstock.shuffle import ShuffleDescriptor
 from penstock.spark.callback_threads import called_by_java
 from penstock.spark.failed_planning import FailedPlanning
 from penstock.spark.java_classes import JavaClasses
+from penstock.spark.read_times import ReadTimes
 from penstock.spark.result_access import PlannedPartition, ResultAccess
 from penstock.spark.results_in_use import ResultInUse
 from penstock.spark.types import arrow_schema, spark_batches
@@ -59,6 +61,8 @@ class LazyResult:
     types: StructType
     launch: EnvironmentLaunch = field(repr=False)
     open: Callable[[ResultInUse], Sequence[ShuffleDescriptor]] = field(repr=False)
+    times: ReadTimes | None = field(default=None, repr=False)
+    """Is told how long it is read."""
 
     @property
     def name(self) -> str:
@@ -174,7 +178,11 @@ class ResultScan:
             PlannedPartition(result.name, index, descriptor, result.schema, result.launch)
             for index, descriptor in enumerate(descriptors)
         ]
-        return self._packed([ScannedPartition(place, self._target) for place in places])
+        times = result.times
+        if times is not None and descriptors:
+            times.opened(descriptors[0].partition.dataset.job)
+        told = None if times is None else times.accumulator
+        return self._packed([ScannedPartition(place, self._target, told) for place in places])
 
     def _packed(self, parts: list[ScannedPartition]) -> Any:
         kind = f"{_V2}.python.PythonInputPartition"
@@ -188,12 +196,19 @@ class ScannedPartition:
 
     source: PlannedPartition | FailedPlanning
     target: pa.Schema
+    told: Accumulator[Any] | None = None
+    """Is told when its rows were read."""
 
     def rows(self) -> Batches:
         """The rows, in Spark's Arrow types."""
         source = self.source
-        batches = source.batches() if isinstance(source, FailedPlanning) else ResultAccess(source).batches()
+        batches = source.batches() if isinstance(source, FailedPlanning) else self._timed(source)
         return spark_batches(batches, self.target)
+
+    def _timed(self, source: PlannedPartition) -> Batches:
+        yield from ResultAccess(source).batches()
+        if self.told is not None:
+            self.told.add({source.descriptor.partition.dataset.job: time.time()})
 
 
 def read_rows(batches: Batches) -> Batches:

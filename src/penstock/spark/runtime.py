@@ -259,8 +259,9 @@ class SparkRuntime:
         user = user or UserThread.capture(self._spark)
         replanning = Replanning()
         while True:
+            began = time.monotonic()
             with replanning.naming_loss():
-                submission = self._submission(*plan(), settings, user)
+                submission = _timed(self._submission(*plan(), settings, user), began)
             with naming_holders(self._context):
                 try:
                     return self._finished(replace(submission, may_wait=replanning.may_wait), lost, on_progress)
@@ -315,12 +316,14 @@ class SparkRuntime:
         self, finished: FinishedJob, schema: pa.Schema, settings: Settings, enough: int | None
     ) -> list[pa.RecordBatch]:
         found: list[pa.RecordBatch] = []
+        began = time.monotonic()
         read = read_partitions(finished.partitions, schema, self._application.launch(settings))
         with contextlib.closing(read):
             for batch in read:
                 found.append(batch)
                 if enough is not None and (enough := enough - batch.num_rows) <= 0:
                     break
+        self._application.result_read(finished.result.job, time.monotonic() - began)
         return found
 
     def release(self, job: str) -> None:
@@ -364,10 +367,10 @@ class SparkRuntime:
         application.master(settings).add_result(result.name, functools.partial(self._build, build, settings, user))
         launch = application.launch(settings)
         if places is None:
-            lazy = LazyResult(result, title, schema, types, launch, application.open_result)
+            lazy = LazyResult(result, title, schema, types, launch, application.open_result, application.reads)
             return result_frame(self._spark, lazy)
         by_place = StructType([StructField(n, f.dataType, f.nullable) for n, f in zip(places, types, strict=True)])
-        lazy = LazyResult(result, title, schema, by_place, launch, application.open_result)
+        lazy = LazyResult(result, title, schema, by_place, launch, application.open_result, application.reads)
         return result_frame(self._spark, lazy).toDF(*types.names)
 
     def close(self) -> None:
@@ -376,9 +379,10 @@ class SparkRuntime:
 
     def _build(self, build: Build, settings: Settings, user: UserThread) -> Submission | MadeResult:
         """Plan; what Spark raises meanwhile comes out with its reason, because only texts travel from here."""
+        began = time.monotonic()
         try:
             made = build(user)
-            return made if isinstance(made, MadeResult) else self._submission(*made, settings, user)
+            return made if isinstance(made, MadeResult) else _timed(self._submission(*made, settings, user), began)
         except PenstockError:
             raise
         except Exception as error:
@@ -442,6 +446,10 @@ class SparkRuntime:
         """The same job under a new id, by this plan, and what a task packs out that leases it a slot."""
         submission = self._submission(graph, dataframes, settings, user)
         return Rerun(submission, pack_plan(self._application.launch(settings), submission.job, graph))
+
+
+def _timed(submission: Submission, began: float) -> Submission:
+    return replace(submission, planned=time.monotonic() - began)
 
 
 def _frame_source(frame: DataFrame, graph: JobGraph, vertex: int) -> tuple[DataFrame, pa.Schema]:

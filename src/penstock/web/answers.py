@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,16 +76,22 @@ class Shown(Protocol):
 
 Processes = Callable[[], "Future[tuple[ProcessNow, ...]]"]
 """Tells the processes of the services; it never waits."""
+Logs = Callable[[str, int], dict[str, str]]
+"""Tells the last lines, so many, of each file that is kept of a job."""
 _PROCESSES_SECONDS = 2.0
+_LOG_LINES = 60
 
 
 class PageAnswers:
-    """The answers of one page; without `processes` it has none of them."""
+    """The answers of one page; without `processes` or `logs` it has none of them."""
 
-    def __init__(self, shown: Shown, access: PageAccess, processes: Processes | None = None) -> None:
+    def __init__(
+        self, shown: Shown, access: PageAccess, processes: Processes | None = None, logs: Logs | None = None
+    ) -> None:
         self._shown = shown
         self._access = access
         self._processes = processes
+        self._logs = logs
         self._looks = UseLooks()
         self._written: tuple[dict[str, Any] | None, bytes] | None = None
 
@@ -121,7 +127,7 @@ class PageAnswers:
                 name, kind = FILES[path]
                 return HttpAnswer(200, kind, file_of(name))
             case "/data":
-                return HttpAnswer(200, _JSON, await self._told(job, has_processes=True))
+                return HttpAnswer(200, _JSON, await self._told(job, {"processes", "logs"}))
             case "/events":
                 return HttpAnswer(200, "text/event-stream", stream=self._events(request.query))
             case "/report":
@@ -136,10 +142,10 @@ class PageAnswers:
         return HttpAnswer(200, "text/html; charset=utf-8", report([document]).encode(), headers)
 
     async def _events(self, asks: Mapping[str, str]) -> AsyncIterator[bytes]:
-        job, has_processes, pace = asks.get("job", ""), "processes" in asks, pace_of(asks)
+        job, pace = asks.get("job", ""), pace_of(asks)
         last, silent = b"", 0.0
         while True:
-            told, silent = await self._told(job, has_processes=has_processes), silent + pace
+            told, silent = await self._told(job, asks), silent + pace
             if told != last:
                 last, silent = told, 0.0
                 yield b"event: told\ndata: " + told + b"\n\n"
@@ -148,13 +154,15 @@ class PageAnswers:
                 yield b": nothing new\n\n"
             await asyncio.sleep(pace)
 
-    async def _told(self, job: str, *, has_processes: bool) -> bytes:
+    async def _told(self, job: str, asks: Collection[str]) -> bytes:
         jobs = self._shown.jobs()
         names = [each["job"] for each in jobs]
         wanted = job if job in names else next(iter(names), None)
         document = b"null" if wanted is None else self._document(wanted)
-        processes = await self._processes_now(self._processes) if has_processes and self._processes else None
-        return b'{"jobs":%b,"document":%b,"processes":%b}' % (_json(jobs), document, _json(processes))
+        processes = await self._processes_now(self._processes) if "processes" in asks and self._processes else None
+        logs = list(self._logs(wanted, _LOG_LINES).items()) if "logs" in asks and self._logs and wanted else None
+        parts = (_json(jobs), document, _json(processes), _json(logs))
+        return b'{"jobs":%b,"document":%b,"processes":%b,"logs":%b}' % parts
 
     def _document(self, job: str) -> bytes:
         """A job's document as text, made once however many read it."""

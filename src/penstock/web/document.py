@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.graph.streaming import vertex_of_part
-from penstock.job.core.bottleneck import Load, StageLoad
-from penstock.job.core.loads import EARLY_SECONDS
+from penstock.job.core.bottleneck import Load, StageLoad, load_of
 from penstock.job.core.result import SubtaskStatus
 from penstock.job.core.slow_parts import PHASES
 from penstock.shuffle import DatasetId, PartitionId
+from penstock.shuffle.metrics import WATERMARK
+from penstock.web.headline import headline
+from penstock.web.phases import quartiles, share_of
 from penstock.web.record import JobRecord
 from penstock.web.series import drawn
 from penstock.web.timeline import lined_up
@@ -26,8 +28,6 @@ SUBTASK_COLUMNS = (
 )
 PARTITION_COLUMNS = ("partition", "edge", "stage", "subtask", "environment", "state", "bytes")
 PART_COLUMNS = ("stage", "subtask", *PHASES, "bytes", "inFlight")
-_SLOW = 1.0
-"""Seconds of a snapshot from which on it is worth a word."""
 _ENDED = ("finished", "failed", "canceled", "empty")
 
 
@@ -37,13 +37,13 @@ def entry(record: JobRecord) -> dict[str, Any]:
     return {
         "job": record.job,
         "name": plan["name"],
-        "kind": "query" if plan["is_query"] else "batch",
+        "kind": "query" if record.is_query else "batch",
         "state": record.state,
         "isOver": record.is_over,
         "seconds": round(record.seconds, 2),
         "began": plan.get("began", 0.0),
         "place": plan.get("place", ""),
-        "headline": headline(record, is_file=False)["text"],
+        "headline": headline(record)["text"],
     }
 
 
@@ -55,9 +55,10 @@ def document(record: JobRecord, *, is_file: bool = False) -> dict[str, Any]:
     return {
         **entry(record),
         "headline": headline(record, is_file=is_file),
+        "phases": [[phase.name, round(phase.seconds, 3), phase.stage] for phase in record.phases()],
         "slots": record.slots,
         "waits": record.waits,
-        "notes": plan.get("notes", []),
+        "notes": list(dict.fromkeys(plan.get("notes", []))),
         "stages": [_stage(record, stage) for stage in plan["stages"]],
         "edges": [_edge(record, edge) for edge in plan["edges"]],
         "subtasks": {"columns": SUBTASK_COLUMNS, "rows": _subtasks(record)},
@@ -71,36 +72,11 @@ def document(record: JobRecord, *, is_file: bool = False) -> dict[str, Any]:
                 for line, span in zip(lines, spans, strict=True)
             ],
         },
+        "settings": plan.get("settings", {}),
         "series": drawn(record.series.points(), [stage["id"] for stage in plan["stages"]]),
         "errors": [[round(seconds, 2), what, text] for seconds, what, text in record.errors],
         "error": record.error,
     }
-
-
-def headline(record: JobRecord, *, is_file: bool) -> dict[str, Any]:
-    """The one sentence: what holds the job back, or why nothing does; the stage that it names; slow checkpoints."""
-    found = record.found if record.is_over else record.present
-    stage = None if found is None else found["stage"]
-    cause = None if found is None else found["cause"]
-    slow = None if record.is_over else record.slow
-    also = f"Its checkpoints are slow: {slow['text']}." if slow is not None and slow["seconds"] >= _SLOW else ""
-    return {"text": _sentence(record, found, is_file=is_file), "also": also, "stage": stage, "cause": cause}
-
-
-def _sentence(record: JobRecord, found: Mapping[str, Any] | None, *, is_file: bool) -> str:
-    if record.state == "FAILED":
-        return f"It failed: {record.error.partition(chr(10))[0]}"
-    if record.waits:
-        return f"It has not begun: {record.waits}"
-    if found is not None:
-        words = record.words if record.words and not is_file else found["text"]
-        begin = "Held back by" if not record.is_over else "Its time was bounded by"
-        return f"{'It was last held back by' if record.is_over and record.plan['is_query'] else begin} {words}"
-    if record.is_over:
-        return "Nothing held it back." if record.plan["is_query"] else "No stage has worked long enough to be named."
-    if record.state != "RUNNING" or record.seconds < EARLY_SECONDS:
-        return "It has just begun."
-    return "Nothing holds it back: no stage waits for room, and none works all the time."
 
 
 def _stage(record: JobRecord, stage: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +84,15 @@ def _stage(record: JobRecord, stage: Mapping[str, Any]) -> dict[str, Any]:
     figures, load = record.totals.get(number, {}), record.loads.get(number)
     statuses = record.statuses.get(number, [])
     states = [status.state for status in statuses]
+    whole = StageLoad(number, "", tuple(map(load_of, record.figures.get(number, []))))
+    duration = record.times.duration(number, record.seconds)
     return {
         "id": number,
-        "name": stage["name"],
+        "name": record.titles[number],
+        "whole": stage["name"],
+        "share": None if record.is_query else round(share_of(whole, record.slots, record.seconds), 3),
+        "duration": None if duration is None else round(duration, 3),
+        "quartiles": quartiles(record.figures.get(number, [])),
         "tasks": len(statuses) or stage["parallelism"],
         "running": states.count("running"),
         "ended": sum(states.count(state) for state in _ENDED),
@@ -120,6 +102,10 @@ def _stage(record: JobRecord, stage: Mapping[str, Any]) -> dict[str, Any]:
         "bytesOut": round(figures.get("bytes_out", 0)),
         "spilled": round(figures.get("spilled_bytes", 0)),
         "late": round(figures.get("rows_late", 0)),
+        "watermark": min(
+            (each[WATERMARK] for each in record.figures.get(number, []) if WATERMARK in each), default=None
+        ),
+        "stateRows": round(figures["state_rows"]) if "state_rows" in figures else None,
         **_shares(load, record.levels.get(number)),
     }
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from penstock.observe.http_server import HttpPlace, HttpServer
 from penstock.settings import ObserveSettings
 from penstock.web.access import PageAccess
-from penstock.web.answers import PageAnswers, Processes, Shown
+from penstock.web.answers import Logs, PageAnswers, Processes, Shown
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,12 +57,13 @@ class WebPage:
         shown: Shown,
         processes: Processes | None = None,
         closed: Callable[[], None] = _nothing,
+        logs: Logs | None = None,
     ) -> None:
         self.address = ""
         self._closed = closed
         self._place = place
         self._access = PageAccess(place.token, (place.host, socket.gethostname(), *place.names))
-        self._answers = PageAnswers(shown, self._access, processes)
+        self._answers = PageAnswers(shown, self._access, processes, logs)
         self._opened = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

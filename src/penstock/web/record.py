@@ -16,8 +16,10 @@ from typing import Any
 from penstock.job.core.bottleneck import StageLoad, bounding, load_of
 from penstock.job.core.result import SubtaskStatus, summed
 from penstock.job.shell.history import JobMoment, held_back
+from penstock.web.phases import JobPhase, JobTimes, phases_of
 from penstock.web.series import OUTSTANDING, Series, SeriesPoint, rows_of
 from penstock.web.timeline import Timeline
+from penstock.web.titles import titles_of
 
 CHECKPOINTS, ERRORS, PARTS = 100, 200, 1_000
 """Kept at most, the last ones; of tasks' parts all those of the newest checkpoint, however many they are."""
@@ -74,7 +76,7 @@ class JobRecord:
         self.found: Mapping[str, Any] | None = None
         """The one that bounded a batch job, or held a query back when one did so last."""
         self.words = ""
-        """The present one in words, with a hot key's value."""
+        """The reason of the present one, with a hot key's value."""
         self.slow: Mapping[str, Any] | None = None
         self.sums = CheckpointSums()
         self.checkpoints: deque[Mapping[str, Any]] = deque(maxlen=CHECKPOINTS)
@@ -84,6 +86,26 @@ class JobRecord:
         self.errors: deque[tuple[float, str, str]] = deque(maxlen=ERRORS)
         self.series = Series()
         self.timeline = Timeline()
+        self.times = JobTimes()
+        self.titles: Mapping[int, str] = {}
+        """The short names of its stages."""
+
+    @property
+    def is_query(self) -> bool:
+        """True for a streaming query."""
+        return bool(self.plan["is_query"])
+
+    def whole_loads(self) -> list[StageLoad]:
+        """The work of all stages in the whole time of a batch job so far."""
+        figures = self.figures.items()
+        return [StageLoad(stage, self.titles[stage], tuple(map(load_of, each))) for stage, each in figures]
+
+    def phases(self) -> tuple[JobPhase, ...]:
+        """The phases of a batch job so far; none of a query, which has no end."""
+        if self.is_query:
+            return ()
+        fed = {edge["consumer"] for edge in self.plan["edges"]}
+        return phases_of(self.times, self.seconds, self.whole_loads(), self.titles.keys() - fed)
 
     def statistics(self) -> dict[str, int]:
         """The sizes of what is kept."""
@@ -103,6 +125,7 @@ class JobRecord:
         match event:
             case "job_submitted":
                 self.plan, self.slots = said, said.get("slots", 0)
+                self.titles, self.times.planned = titles_of(said["stages"]), said.get("planned", 0.0)
                 self.figures = {stage["id"]: [] for stage in said["stages"]}
                 self.statuses = {stage["id"]: [] for stage in said["stages"]}
             case "trace":
@@ -119,10 +142,13 @@ class JobRecord:
                 self.statuses[stage].append(SubtaskStatus(said["state"], said["attempt"], said["environment"]))
             case "job_ended":
                 self._end(said)
+            case "result_read":
+                self.times.back += said["seconds"]
 
     def _trace(self, seconds: float, name: str, ids: str) -> None:
         self.seconds = max(self.seconds, seconds)
         self.timeline.add(seconds, name, ids)
+        self.times.add(seconds, name, ids)
         if name in _FAULTS:
             self.errors.append((seconds, _FAULTS[name], ids))
         elif name == "task_finished" and ids.endswith("FAILED"):
@@ -155,10 +181,8 @@ class JobRecord:
         self.timeline.end(self.seconds)
         if self.error:
             self.errors.append((self.seconds, "the end", self.error))
-        names = {stage["id"]: stage["name"] for stage in self.plan["stages"]}
-        every = [StageLoad(stage, names[stage], tuple(map(load_of, each))) for stage, each in self.figures.items()]
-        self.loads = {stage.id: stage for stage in every if stage.subtasks}
-        if not self.plan["is_query"]:
+        self.loads = {stage.id: stage for stage in self.whole_loads() if stage.subtasks}
+        if not self.is_query:
             found = bounding(list(self.loads.values()), self.slots)
             self.found = None if found is None else held_back(found.without_keys)
         self.totals = {stage: summed(each) for stage, each in self.figures.items()}
@@ -176,7 +200,7 @@ class JobRecord:
             self.figures[stage.vertex], self.statuses[stage.vertex] = list(stage.subtasks), list(stage.statuses)
         self.loads = {load.id: load for load in moment.loads}
         self.totals = {stage.vertex: stage.metrics for stage in progress.vertices}
-        self.words = "" if moment.found is None else moment.found.text
+        self.words = "" if moment.found is None else moment.found.reason
         self.present = None if moment.found is None else held_back(moment.found.without_keys)
         self.slow = None if moment.slow is None else {"text": moment.slow.text, "seconds": moment.slow.seconds}
 

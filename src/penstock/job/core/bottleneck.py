@@ -180,12 +180,12 @@ def bounding(stages: Sequence[StageLoad], slots: int) -> Bottleneck | None:
     worked = [stage for stage in stages if any(load.busy > 0 for load in stage.subtasks)]
     if not worked:
         return None
-    longest = max(worked, key=lambda stage: _bound(stage, slots))
+    longest = max(worked, key=lambda stage: bound_seconds(stage, slots))
     order = sorted(range(len(longest.subtasks)), key=lambda index: longest.subtasks[index].busy)
     return _explained(longest, order[-1])
 
 
-def _bound(stage: StageLoad, slots: int) -> float:
+def bound_seconds(stage: StageLoad, slots: int) -> float:
     """Seconds that the stage takes at least."""
     busy = [load.busy + load.storing for load in stage.subtasks]
     return max(*busy, sum(busy) / max(1, min(slots, len(busy))))

@@ -192,6 +192,10 @@ class JobDriver:
             if progress is not None:
                 self._tell_all(functools.partial(_look, progress, self._core.trace(job)))
 
+    def tell_read(self, job: str, seconds: float) -> None:
+        """The result of a job that is over was read, which took so long."""
+        self._tell_all(lambda history: history.read(job, seconds))
+
     def _tell_end(self, result: JobResult, error: str = "") -> None:
         self.endings.add(result, error)
         self._tell_all(lambda history: history.ended(result, error))

@@ -9,6 +9,7 @@
 | `progress` | sums of each stage's figures, its load, and what holds the job back: every second, later every ten |
 | `subtask` | at its end: the last figures of one subtask, and where it ran |
 | `job_ended` | its state, its seconds, the error's first line, and the rest of it |
+| `result_read` | after that: the seconds in which its result was read, once whole or in parts |
 
 The figures of a result are made of its subtasks' again when a log is read, so they are equal or the log is not whole.
 Keys of rows are in no event.
@@ -17,6 +18,7 @@ Keys of rows are in no event.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +46,8 @@ LEAST_SECONDS, MOST_SECONDS = 1.0, 10.0
 """Between two `progress` events at the beginning, and later on."""
 _PACE = 60
 """An event of that kind comes when this part of the time before has passed again."""
+OVER = 50
+"""So many jobs that are over, the last ones, are known, so that it is told when their results are read."""
 _DETAILS = 16_000
 """Characters of an error that are kept after its first line."""
 
@@ -95,6 +99,7 @@ class JobHistory:
         self.listener = listener
         self._look = look
         self._told: dict[str, _Story] = {}
+        self._over: deque[str] = deque(maxlen=OVER)
 
     def opened(self, submission: Submission, seconds: float = 0.0) -> None:
         """A job was submitted, so many seconds ago; nothing where that is known."""
@@ -105,6 +110,7 @@ class JobHistory:
         self._told[job] = _Story(JobLoads(slots), {each.uid: each.name for each in graph.vertices})
         began = round(time.time() - seconds, 3)
         said = {**plan_of(graph), "place": submission.place, "slots": submission.slots_total, "began": began}
+        said |= {"planned": round(submission.planned, 3), "settings": submission.settings.told()}
         self.listener.say(job, "job_submitted", said)
 
     def looked(self, progress: JobProgress, trace: tuple[TraceEntry, ...]) -> None:
@@ -139,6 +145,13 @@ class JobHistory:
         ended = {"state": result.state.name, "seconds": result.seconds, "slots": result.slots}
         self.listener.say(job, "job_ended", {**ended, "error": first, "details": rest[:_DETAILS]})
         self.listener.end(job)
+        self._over.append(job)
+
+    def read(self, job: str, seconds: float) -> None:
+        """The result of a job that is over was read; nothing where its life was not told."""
+        if job in self._over:
+            self.listener.say(job, "result_read", {"seconds": round(seconds, 3)})
+            self.listener.end(job)
 
     def close(self) -> None:
         """Write what waits."""

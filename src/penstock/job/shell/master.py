@@ -218,6 +218,10 @@ class JobMaster:
         except PenstockError as error:  # others wait for it too, and each is to raise one of its own
             raise carried_error(error_message(error)) from None
 
+    def result_read(self, job: str, seconds: float) -> None:
+        """The result of a job was read, which took so long: for those who are told of jobs."""
+        self._call(lambda: self._driver.tell_read(job, seconds), is_order=True)
+
     def set_slots(self, total: int) -> None:
         """The application has so many task slots now; nothing happens where the jobs know that."""
         self._call(lambda: self._driver.handle(events.SlotsChanged(total)), is_order=True)

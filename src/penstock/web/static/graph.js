@@ -4,7 +4,8 @@
 "use strict";
 
 const BOX = { width: 292, height: 104, gapX: 190, gapY: 26, edge: 14 };
-const LEAST_SCALE = 0.75; // a wide graph is drawn smaller, and beyond this scrolled
+const LEAST_SCALE = 0.75; // a graph that is wider yet goes from top to bottom
+const DOWN = { gapX: 26, gapY: 66 };
 const SVG = "http://www.w3.org/2000/svg";
 
 function svg(name, attributes, ...children) {
@@ -59,7 +60,7 @@ class Graph {
   }
 
   draw(told, chosen) {
-    const shape = JSON.stringify([told.job, told.stages.map((s) => [s.id, s.name]), told.edges.map((e) => [e.id, e.producer, e.consumer])]);
+    const shape = JSON.stringify([this.place.clientWidth, told.job, told.stages.map((s) => [s.id, s.name]), told.edges.map((e) => [e.id, e.producer, e.consumer])]);
     if (shape !== this.shape) {
       this.shape = shape;
       this.build(told);
@@ -71,34 +72,47 @@ class Graph {
   build(told) {
     const column = columns(told.stages, told.edges);
     const rows = new Map();
-    const places = new Map();
+    const spots = new Map();
     for (const stage of told.stages) {
       const x = column.get(stage.id);
       const y = rows.get(x) || 0;
       rows.set(x, y + 1);
-      places.set(stage.id, [BOX.edge + x * (BOX.width + BOX.gapX), BOX.edge + y * (BOX.height + BOX.gapY)]);
+      spots.set(stage.id, [x, y]);
     }
-    const across = Math.max(0, ...column.values()) + 1;
-    const down = Math.max(1, ...rows.values());
-    const width = 2 * BOX.edge + across * BOX.width + (across - 1) * BOX.gapX;
-    const height = 2 * BOX.edge + down * (BOX.height + BOX.gapY) - BOX.gapY;
+    const long = Math.max(0, ...column.values()) + 1;
+    const broad = Math.max(1, ...rows.values());
+    const isDown = LEAST_SCALE * (2 * BOX.edge + long * (BOX.width + BOX.gapX) - BOX.gapX) > this.place.clientWidth;
+    const { gapX, gapY } = isDown ? DOWN : BOX;
+    const [across, down] = isDown ? [broad, long] : [long, broad];
+    const places = new Map([...spots].map(([id, [x, y]]) => {
+      const [right, below] = isDown ? [y, x] : [x, y];
+      return [id, [BOX.edge + right * (BOX.width + gapX), BOX.edge + below * (BOX.height + gapY)]];
+    }));
+    const width = 2 * BOX.edge + across * (BOX.width + gapX) - gapX;
+    const height = 2 * BOX.edge + down * (BOX.height + gapY) - gapY;
     const hatch = svg("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
       svg("rect", { width: 6, height: 6, fill: "#ffffff" }), svg("rect", { width: 2.4, height: 6, fill: "#45525e" }));
     const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 9, markerHeight: 9, orient: "auto", markerUnits: "userSpaceOnUse" },
       svg("path", { d: "M0,0 L8,4 L0,8 z", fill: "#55636f" }));
     const drawing = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group" }, svg("defs", {}, hatch, arrow));
-    drawing.style.minWidth = `${LEAST_SCALE * width}px`;
+    drawing.style.minWidth = `${(isDown ? 1 : LEAST_SCALE) * width}px`;
     this.edges.clear();
     this.vertices.clear();
     for (const edge of told.edges) {
       const [fromX, fromY] = places.get(edge.producer);
       const [toX, toY] = places.get(edge.consumer);
-      const [x1, y1, x2, y2] = [fromX + BOX.width, fromY + BOX.height / 2, toX, toY + BOX.height / 2];
-      const bend = Math.max(40, (x2 - x1) / 2);
+      const [x1, y1, x2, y2] = isDown
+        ? [fromX + BOX.width / 2, fromY + BOX.height, toX + BOX.width / 2, toY]
+        : [fromX + BOX.width, fromY + BOX.height / 2, toX, toY + BOX.height / 2];
+      const bend = Math.max(isDown ? 20 : 40, (isDown ? y2 - y1 : x2 - x1) / 2);
+      const [bendX, bendY] = isDown ? [0, bend] : [bend, 0];
       const kind = edge.mode.split("_")[0];
-      const path = svg("path", { d: `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`, class: kind, "marker-end": "url(#arrow)" });
+      const path = svg("path", { d: `M${x1},${y1} C${x1 + bendX},${y1 + bendY} ${x2 - bendX},${y2 - bendY} ${x2},${y2}`, class: kind, "marker-end": "url(#arrow)" });
       const group = svg("g", { class: "edge", "data-edge": edge.id }, path);
-      const lines = [0, 1, 2].map((line) => svg("text", { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 22 + 14 * line + (line === 2 ? 11 : 0) }));
+      const [middleX, middleY] = [(x1 + x2) / 2, (y1 + y2) / 2];
+      const lines = [0, 1, 2].map((line) => (isDown
+        ? svg("text", { class: "beside", x: middleX + 8, y: middleY - 10 + 14 * line })
+        : svg("text", { x: middleX, y: middleY - 22 + 14 * line + (line === 2 ? 11 : 0) })));
       group.append(...lines);
       this.edges.set(edge.id, { path, lines });
       drawing.append(group);
@@ -123,7 +137,7 @@ class Graph {
       waits: svg("rect", { class: "bar", x: 10, y: 80, width: 0, height: 12, fill: "url(#hatch)" }),
       title: svg("title", {}),
     };
-    parts.name.textContent = shortened(stage.name, 32);
+    parts.name.textContent = shortened(stage.name, 38);
     const group = svg("g", { class: "vertex", tabindex: 0, role: "button", transform: `translate(${x},${y})`, "data-stage": stage.id }, ...Object.values(parts));
     group.addEventListener("click", () => this.choose(stage.id));
     group.addEventListener("keydown", (event) => {
@@ -141,18 +155,19 @@ class Graph {
     const inner = BOX.width - 20;
     const busy = stage.busy || 0;
     const pressed = Math.min(stage.pressed || 0, 1 - Math.min(1, busy));
-    drawn.box.setAttribute("class", `box ${level(stage.busy)}`);
+    const isBatch = stage.share !== null;
+    drawn.box.setAttribute("class", `box ${level(isBatch ? stage.share : stage.busy)}`);
     drawn.group.setAttribute("class", `vertex${found ? " found" : ""}${chosen ? " chosen" : ""}`);
     drawn.group.setAttribute("data-busy", stage.busy === null ? "" : stage.busy);
     drawn.group.setAttribute("data-pressed", stage.pressed === null ? "" : stage.pressed);
     drawn.tasks.textContent = `${stage.running} of ${stage.tasks} run${stage.ended ? `, ${stage.ended} ended` : ""} · ${count(stage.rowsIn || stage.rowsOut)} rows`;
     const mean = stage.tasks > 1 && stage.busyMean !== null ? ` (mean ${percent(stage.busyMean)})` : "";
-    drawn.busy.textContent = `busy ${percent(stage.busy)}${mean}`;
-    drawn.pressed.textContent = `waits for room ${percent(stage.pressed)}${pressure(stage.pressed)}`;
+    drawn.busy.textContent = isBatch ? `${percent(stage.share)} of the job's time, ran ${seconds(stage.duration)}` : `busy ${percent(stage.busy)}${mean}`;
+    drawn.pressed.textContent = isBatch ? `busiest task busy ${percent(stage.busy)}${mean}` : `waits for room ${percent(stage.pressed)}${pressure(stage.pressed)}`;
     drawn.work.setAttribute("width", inner * Math.min(1, busy));
     drawn.waits.setAttribute("x", 10 + inner * Math.min(1, busy));
     drawn.waits.setAttribute("width", inner * pressed);
-    const words = `${stage.name}: ${drawn.tasks.textContent}, ${drawn.busy.textContent}, ${drawn.pressed.textContent}${found ? ", holds the others back" : ""}`;
+    const words = `${stage.whole}: ${drawn.tasks.textContent}, ${drawn.busy.textContent}, ${drawn.pressed.textContent}${found ? ", holds the others back" : ""}`;
     drawn.title.textContent = words;
     drawn.group.setAttribute("aria-label", words);
   }

@@ -8,6 +8,7 @@ const state = { told: null, documents: null, job: null, stage: null, tab: "stage
 const LEFT_ALONE = { after: 60_000, every: 5 };
 
 const TABS = [
+  ["jobs", "All jobs", jobsPart],
   ["stages", "Stages", stagesPart],
   ["subtasks", "Subtasks", subtasksPart],
   ["partitions", "Partitions", partitionsPart],
@@ -15,6 +16,8 @@ const TABS = [
   ["slots", "Slots", slotsPart],
   ["charts", "Throughput and lag", chartsPart],
   ["errors", "Errors", errorsPart],
+  ["logs", "Logs", logsPart],
+  ["settings", "Settings", settingsPart],
   ["processes", "Processes", processesPart],
 ];
 const PHASES = [["startDelay", "until its first barrier"], ["alignment", "until its last barrier"], ["sync", "taking the snapshot"], ["async", "storing it"]];
@@ -27,12 +30,63 @@ const graph = new Graph(place("graph"), (stage) => {
 
 // --- parts: each gives its place, and a function that draws a document into it
 
+function jobsPart() {
+  const table = new Table("All jobs and queries, the newest first", [["job", "text", "phone"], ["name", "text", "phone"], ["kind", "text"], ["state", "text", "phone"], ["duration", "seconds", "phone"], ["submitted", "text"], ["asked for at", "text"], ["held back by", "long"]]);
+  table.body.addEventListener("click", (event) => {
+    const row = event.target.closest("tr");
+    if (row) pick(row.cells[0].textContent);
+  });
+  const fill = (told) => {
+    const rows = state.told.jobs.map((job) => [job.job, job.name, job.kind, words(job.state), job.seconds, moment(job.began), job.place, typeof job.headline === "string" ? job.headline : job.headline.text]);
+    table.fill(rows, (row) => told && row[0] === told.job);
+  };
+  return [element("div", {}, element("p", { class: "filter" }, "A click shows a job."), table.place), fill];
+}
+
+function logsPart() {
+  const quiet = element("p", { class: "quiet" });
+  const files = element("div");
+  const fill = () => {
+    const found = (state.told && state.told.logs) || [];
+    quiet.textContent = found.length ? "The last lines that functions and environment processes on the driver's host have written." : "No log is on the driver's host: `penstock logs APPLICATION` on another host shows those there.";
+    const text = JSON.stringify(found);
+    if (files.dataset.shown === text) return;
+    files.dataset.shown = text;
+    files.replaceChildren(...found.flatMap(([name, lines]) => [element("h3", {}, name), element("pre", { class: "log", tabindex: "0" }, lines)]));
+  };
+  return [element("div", {}, quiet, files), fill];
+}
+
+function settingsPart() {
+  const table = new Table("Settings of this job that are not as they are by default", [["setting", "text", "phone"], ["value", "long", "phone"]]);
+  return [table.place, (told) => table.fill(Object.entries(told.settings))];
+}
+
 function stagesPart() {
-  const table = new Table("Stages", [["stage", "text"], ["run", "count"], ["ended", "count"], ["of", "count"], ["busy, most", "share"], ["busy, mean", "share"], ["waits for room", "share"],
-    ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["late rows", "count"]]);
+  const batch = new Table("Stages of the job", [["stage", "text", "phone"], ["state", "text", "phone"], ["duration", "seconds", "phone"], ["of the job's time", "share"], ["rows in", "count"], ["rows out", "count"], ["in", "bytes"], ["out", "bytes"], ["spilled", "bytes"],
+    ["tasks", "count"], ["shortest", "seconds"], ["first quarter", "seconds"], ["median", "seconds"], ["third quarter", "seconds"], ["longest", "seconds"]]);
+  const query = queryTable();
+  const fill = (told) => {
+    batch.place.hidden = told.kind === "query";
+    query.place.hidden = told.kind !== "query";
+    if (told.kind === "query") return query.draw(told);
+    batch.fill(told.stages.map((s) => [s.name, stageState(s), s.duration, s.share, s.rowsIn, s.rowsOut, s.bytesIn, s.bytesOut, s.spilled, s.tasks, ...(s.quartiles || [null, null, null, null, null])]),
+      (row) => named(told) === row[0]);
+  };
+  return [element("div", {}, batch.place, query.place), fill];
+}
+
+function stageState(stage) {
+  if (stage.running) return `${stage.running} of ${stage.tasks} tasks run`;
+  return stage.ended >= stage.tasks ? "finished" : stage.ended ? `${stage.ended} of ${stage.tasks} ended` : "not begun";
+}
+
+function queryTable() {
+  const table = new Table("Stages", [["stage", "text", "phone"], ["run", "count", "phone"], ["ended", "count"], ["of", "count"], ["busy, most", "share", "phone"], ["busy, mean", "share"], ["waits for room", "share"],
+    ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["late rows", "count"], ["watermark", "text"], ["rows of state", "count"]]);
   const draw = (told) => table.fill(told.stages.map((s) => [s.name, s.running, s.ended, s.tasks, s.busy, s.busyMean, s.pressed, s.busiest,
-    s.operators.slice(0, 3).map(([name, share]) => `${name} ${percent(share)}`).join(", "), s.rowsIn, s.rowsOut, s.bytesOut, s.spilled, s.late]), (row) => named(told) === row[0]);
-  return [table.place, draw];
+    s.operators.slice(0, 3).map(([name, share]) => `${name} ${percent(share)}`).join(", "), s.rowsIn, s.rowsOut, s.bytesOut, s.spilled, s.late, moment(s.watermark), s.stateRows]), (row) => named(told) === row[0]);
+  return { place: table.place, draw };
 }
 
 function subtasksPart() {
@@ -65,7 +119,7 @@ function partitionsPart() {
 }
 
 function checkpointsPart() {
-  const words = element("p");
+  const text = element("p");
   const legend = element("p", { class: "legend" }, ...PHASES.map(([phase, text]) => element("span", {}, svg("svg", { viewBox: "0 0 14 12" }, svg("rect", { width: 14, height: 12, class: phase })), text)));
   const select = element("select", { id: "checkpoint" });
   select.addEventListener("change", () => draw());
@@ -75,7 +129,7 @@ function checkpointsPart() {
   const history = new Table("History", [["checkpoint", "count"], ["seen at", "seconds"], ["duration", "seconds"], ["size", "bytes"], ["of it in flight", "bytes"], ["why it failed", "text"]]);
   const fill = (told) => {
     const found = told.checkpoints;
-    words.textContent = told.kind === "query" ? `${found.completed} complete, ${found.failed} failed.` : "A batch job takes no checkpoints.";
+    text.textContent = told.kind === "query" ? `${found.completed} complete, ${found.failed} failed.` : "A batch job takes no checkpoints.";
     const numbers = Object.keys(found.tasks).sort((a, b) => b - a);
     const chosen = numbers.includes(select.value) && select.value !== select.dataset.newest ? select.value : numbers[0];
     select.dataset.newest = numbers[0] || "";
@@ -83,16 +137,16 @@ function checkpointsPart() {
     if (chosen) select.value = chosen;
     const names = namesOf(told);
     const tasks = chosen ? found.tasks[chosen] : [];
-    drawPhases(bars, tasks, names);
+    drawParts(bars, tasks, names);
     parts.fill(tasks.map((row) => [names.get(row[0]) || String(row[0]), ...row.slice(1)]));
     summary.fill(found.summary ? ["least", "mean", "most"].map((name) => [name, ...found.summary[name]]) : []);
     history.fill([...found.history].reverse().map((each) => [each.number, each.at, each.took, each.bytes, each.inFlight, each.cause || ""]));
   };
   const label = element("label", { for: "checkpoint" }, "Tasks of checkpoint ");
-  return [element("div", {}, words, element("p", {}, label, select), legend, bars, parts.place, summary.place, history.place), fill];
+  return [element("div", {}, text, element("p", {}, label, select), legend, bars, parts.place, summary.place, history.place), fill];
 }
 
-function drawPhases(bars, tasks, names) {
+function drawParts(bars, tasks, names) {
   const longest = Math.max(0.001, ...tasks.map((row) => row[2] + row[3] + row[4] + row[5]));
   bars.replaceChildren();
   for (const row of tasks.slice(0, 200)) {
@@ -186,6 +240,32 @@ function processesPart() {
 
 // --- drawing
 
+function words(name) {
+  return name.toLowerCase().replaceAll("_", " ");
+}
+
+function moment(epoch) {
+  return epoch ? `${new Date(epoch * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "–";
+}
+
+// The phases of a batch job as one bar of words: none is told by its colour alone.
+function drawPhases(told) {
+  const list = place("phases");
+  const total = told.phases.reduce((sum, [, took]) => sum + took, 0);
+  list.hidden = !told.phases.length || !total;
+  list.replaceChildren(...told.phases.map(([name, took]) => {
+    const words = `${name} ${seconds(took)}, ${percent(took / total)}`;
+    const bar = svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("rect", { width: 100, height: 8, class: "l0" }), svg("rect", { width: (100 * took) / total, height: 8, class: told.headline.phase === name ? "most" : "part" }));
+    return element("li", {}, bar, words);
+  }));
+}
+
+function pick(job) {
+  place("job").value = job;
+  place("job").dispatchEvent(new Event("change"));
+}
+
 function namesOf(told) {
   return new Map(told.stages.map((stage) => [stage.id, stage.name]));
 }
@@ -202,7 +282,7 @@ function choose(tab) {
   place("panel").replaceChildren(state.parts[tab][0]);
   place("panel").setAttribute("aria-label", TABS.find(([name]) => name === tab)[1]);
   history.replaceState(null, "", `#${tab}`);
-  if (tab === "processes" && state.stream) connect();
+  if ((tab === "processes" || tab === "logs") && state.stream) connect();
 }
 
 function draw() {
@@ -212,9 +292,10 @@ function draw() {
   place("also").textContent = told.headline.also;
   place("also").hidden = !told.headline.also;
   place("headline").className = told.state === "FAILED" ? "alarm" : "";
-  const began = told.began ? `, submitted ${new Date(told.began * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
+  const began = told.began ? `, submitted ${moment(told.began)}` : "";
   const where = told.place ? `, at ${told.place}` : "";
-  place("facts").textContent = `${told.kind === "query" ? "Query" : "Job"} ${told.job} (${told.name}): ${told.state.toLowerCase().replaceAll("_", " ")}, ${seconds(told.seconds)}${began}${where}`;
+  place("facts").textContent = `${told.kind === "query" ? "Query" : "Job"} ${told.job} (${told.name}): ${words(told.state)}, ${seconds(told.seconds)}${began}${where}`;
+  drawPhases(told);
   const notes = place("notes");
   notes.hidden = !told.notes.length;
   notes.replaceChildren(...told.notes.map((note) => element("li", {}, note)));
@@ -235,7 +316,7 @@ function drawProcesses() {
 
 function list(jobs, chosen) {
   const select = place("job");
-  const titles = jobs.map((job) => [job.job, `${job.job}: ${job.name} (${job.state.toLowerCase().replaceAll("_", " ")})${job.place ? ` at ${job.place}` : ""}`]);
+  const titles = jobs.map((job) => [job.job, `${job.job}: ${job.name} (${words(job.state)})${job.place ? ` at ${job.place}` : ""}`]);
   const known = [...select.options];
   if (known.length === titles.length && known.every((option, index) => option.value === titles[index][0])) {
     known.forEach((option, index) => {
@@ -282,7 +363,7 @@ function connect() {
   if (state.stream) state.stream.close();
   const asks = new URLSearchParams();
   if (state.job !== null) asks.set("job", state.job);
-  if (state.tab === "processes") asks.set("processes", "1");
+  if (state.tab === "processes" || state.tab === "logs") asks.set(state.tab, "1");
   asks.set("every", pace());
   state.stream = new EventSource(`events?${asks}`);
   state.stream.addEventListener("told", (event) => {
@@ -344,4 +425,5 @@ function start() {
   connect();
 }
 
+addEventListener("resize", () => draw());
 start();

@@ -39,15 +39,18 @@ function seconds(value) {
 const KINDS = { text: (value) => (value === null || value === undefined ? "–" : String(value)), count, bytes, seconds, share: percent };
 
 class Table {
-  // `columns` are [title, kind] pairs; kinds other than text are figures.
+  // `columns` are [title, kind] pairs; kinds other than text are figures. Where some say "phone", a narrow screen has
+  // these alone.
   constructor(caption, columns) {
     this.columns = columns;
+    const isNarrowed = columns.some((each) => each[2] === "phone");
+    this.wide = columns.map((each) => (isNarrowed && each[2] !== "phone" ? " wide" : ""));
     this.sorted = null;
     this.rows = [];
     this.head = columns.map(([title, kind], index) => {
       const button = element("button", { type: "button" }, title);
       button.addEventListener("click", () => this.sort(index));
-      return element("th", { scope: "col", "aria-sort": "none", class: kind === "text" || kind === "long" ? "" : "n" }, button);
+      return element("th", { scope: "col", "aria-sort": "none", class: (kind === "text" || kind === "long" ? "" : "n") + this.wide[index] }, button);
     });
     this.body = element("tbody");
     this.caption = element("caption", {}, caption);
@@ -84,6 +87,6 @@ class Table {
   }
 
   row() {
-    return element("tr", {}, ...this.columns.map(([, kind]) => element("td", { class: kind === "text" ? "" : kind === "long" ? "long" : "n" })));
+    return element("tr", {}, ...this.columns.map(([, kind], index) => element("td", { class: (kind === "text" ? "" : kind === "long" ? "long" : "n") + this.wide[index] })));
   }
 }
