@@ -169,7 +169,7 @@ def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, fold
     for text in shown(result, JobFrames(graph)):
         name, sign, _ = " ".join(text.split()).partition(case.seen)
         assert sign, (case.seen, text)
-        assert stage[:30] in name.rpartition("by")[2], text
+        assert f"by {stage[:30]}" in name, text
     for headline, titles in on_pages(result, page, folder):
         assert titles[case.stage].startswith(short_name(stage))
         assert f"bounded by {titles[case.stage]} (function): " in headline["text"], headline

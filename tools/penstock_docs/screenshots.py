@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ import penstock
 from penstock.spark.session import open_session
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "images"
-SIZE = {"width": 1200, "height": 760}
+SIZE, PHONE = {"width": 1400, "height": 820}, {"width": 390, "height": 760}
 _RUN_SECONDS = 25.0
 """The query runs so long before its pictures are taken."""
 _DRAWN_SECONDS = 30.0
@@ -52,12 +52,14 @@ def main(folder: Path) -> None:
             url = penstock.webPage(spark).url
             _three_slots(spark, f"{checkpoints}/rows")
             _take(browser, url, folder, "slots")
+            _take(browser, url, folder, "stages", "batch")
+            _take(browser, url, folder, "stages", "phone", PHONE)
             clicks = penstock.readStream(spark).format("rate").option("rowsPerSecond", 100_000).load()
             slow = clicks.keyBy("value", numPartitions=2).mapInArrow(enrich, "timestamp timestamp, value long")
             writer = slow.writeStream.format("noop").queryName("clicks").option("checkpointLocation", checkpoints)
             query = writer.option("checkpointInterval", "2s").start()
             query.awaitTermination(_RUN_SECONDS)
-            for view in ("stages", "checkpoints", "charts"):
+            for view in ("stages", "checkpoints", "charts", "jobs"):
                 _take(browser, url, folder, view)
             query.stop()
         browser.close()
@@ -71,8 +73,10 @@ def _three_slots(spark: SparkSession, rows: str) -> None:
         maps.keyBy("id", numPartitions=2, mode="hybrid").mapInArrow(clean, "id long").run()
 
 
-def _take(browser: Browser, url: str, folder: Path, view: str) -> None:
-    page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+def _take(
+    browser: Browser, url: str, folder: Path, view: str, name: str = "", size: Mapping[str, int] = SIZE
+) -> None:
+    page = browser.new_page(viewport=size)  # type: ignore[arg-type]
     page.goto(f"{url}#{view}")
     page.click(f"button[data-tab={view}]")
     deadline = time.monotonic() + _DRAWN_SECONDS
@@ -80,7 +84,7 @@ def _take(browser: Browser, url: str, folder: Path, view: str) -> None:
         page.wait_for_timeout(100)
         if page.evaluate("document.querySelector('#facts').textContent.includes('finished')"):
             break
-    page.screenshot(path=folder / f"web-page-{view}.png")
+    page.screenshot(path=folder / f"web-page-{name or view}.png")
     page.close()
 
 
