@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.connection.budgets import CONNECTION_BYTES, MOST_QUESTIONS, UserBudgets, UserShare
 from penstock.connection.frames import beginning, frame
 from penstock.connection.handshake import greeting
 from penstock.errors import ProtocolError
-from penstock.external.budgets import CONNECTION_BYTES, MOST_QUESTIONS, UserBudgets, UserShare
 from penstock.external.question_reader import QUESTION_BYTES, STRANGER_BYTES, QuestionReader
 
 MANY = 1 << 30

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from penstock.connection.budgets import UserShare
 from penstock.connection.frames import HEADER, OutgoingFrame
 from penstock.external.accounts import KeptPartition
-from penstock.external.budgets import UserShare
 from penstock.external.catalogue import Catalogue
 from penstock.external.chunk_memory import ChunkMemory
 from penstock.external.clients import ClientSession

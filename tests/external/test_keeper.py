@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.connection.descriptors import own_descriptors
 from penstock.errors import QuotaError, SettingError, StorageError
 from penstock.external.accounts import Account, AccountRole, KeptPartition
 from penstock.external.adoption import adopt, open_service_folders, rebuild_index
@@ -20,7 +21,6 @@ from penstock.external.catalogue import Catalogue
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import BegunFiles, Keeper, KeeperPolicy
 from penstock.external.keys import ApplicationKey
-from penstock.external.process import own_descriptors
 from penstock.external.requests import (
     CommitPartition,
     FindByName,

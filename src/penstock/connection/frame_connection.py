@@ -142,7 +142,10 @@ class FrameConnection(Generic[M]):
         self._marks = marks
 
     def stop_reading(self) -> None:
-        """The core has no room for what comes next: the peer's bytes stay with the system, whose window closes."""
+        """The core has no room for what comes next: the peer's bytes stay with the system, whose window closes.
+
+        What was read already stays where it is: a message that the core has got is good until it goes on.
+        """
         if self._is_reading:
             self._is_reading = False
             self._endpoint.set_readable(None)
@@ -191,7 +194,7 @@ class FrameConnection(Generic[M]):
 
     def _handle_messages(self) -> None:
         decoder, logic = self._logic.decoder, self._logic
-        while not self._is_closed and (message := decoder.next_message()) is not None:
+        while self._is_reading and (message := decoder.next_message()) is not None:
             logic.receive(message)
 
     def _guarded(self, turn: Callable[[], None]) -> None:

@@ -4,8 +4,8 @@
 Rules: over the Unix socket the kernel says which user it is, a greeting which version it speaks, and the first
 question which application, within ten seconds. Over the port the handshake has proved it. A partition whose writer's
 connection ends before it is committed has failed. A connection asks `MOST_AT_ONCE` things at a time, and no more, and
-all of a user have a share (`budgets`). A question about many partitions is answered in pieces, so that others have
-their turns.
+all of a user have a share (`budgets`), and their turns with others' (`turns`). A question about many partitions is
+answered in pieces, each in a turn of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from penstock.connection.budgets import UserShare
 from penstock.connection.frame_connection import Decoder, FrameConnection
 from penstock.connection.frames import OutgoingFrame, beginning
 from penstock.connection.handshake import greeting
@@ -28,7 +29,6 @@ from penstock.connection.sockets import SocketEndpoint
 from penstock.connection.transport import Endpoint
 from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 from penstock.external.accounts import Account
-from penstock.external.budgets import UserShare
 from penstock.external.chunk_memory import ChunkMemory
 from penstock.external.keeper import Keeper
 from penstock.external.question_reader import QuestionReader
@@ -110,7 +110,7 @@ class ClientSession:
         """Never cancelled: a thread writes into the buffer of each, whoever waits for it."""
         self._fetches: deque[Fetch] = deque()
         """Those that wait for memory."""
-        self._is_over = False
+        self._is_over = self._is_in_line = False
         self._held = 0
         """The buffers that this connection holds."""
         self._writing: set[int] = set()
@@ -120,7 +120,30 @@ class ClientSession:
             self._out.append(OutgoingFrame((greeting(),), len(greeting())))
 
     def receive(self, message: Message) -> None:
-        """Begin to answer a question."""
+        """Begin to answer a question, in turn with other users'."""
+        if not self._keeper.upkeep.turns.take(self._share.user, functools.partial(self._receive_later, message)):
+            self._is_in_line = True
+            if self.connection is not None:
+                self.connection.stop_reading()
+
+    def _receive_later(self, message: Message) -> None:
+        """Its turn has come; the frame's bytes are where they were, as nothing was read meanwhile."""
+        if not self._is_in_line:
+            self._receive(message)
+            return
+        self._is_in_line = False
+        connection = self.connection
+        if connection is None:
+            return
+        try:
+            self._receive(message)
+        except PenstockError as error:
+            connection.close(error)
+        else:
+            if not self._share.is_over:
+                connection.go_on_reading()
+
+    def _receive(self, message: Message) -> None:
         kind, body = message
         if len(self._answering) + len(self._reading) + len(self._fetches) >= MOST_AT_ONCE:
             raise ProtocolError(f"more than {MOST_AT_ONCE} questions came at once")

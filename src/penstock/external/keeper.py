@@ -321,7 +321,7 @@ class Keeper:
             if kept is not None and kept.state not in _GONE:
                 self.upkeep.drop(account, kept, KeptState.RELEASED, "")
             if not count % TURN_PARTITIONS:
-                await asyncio.sleep(0)
+                await self.upkeep.turns.wait(account.user)
 
     async def forget_job(self, account: Account, job: str) -> None:
         """A job is over, and nobody wants anything of it: say nothing more of it, and keep nothing."""

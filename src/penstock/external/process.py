@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import signal
 import socket
 import time
 
+from penstock.connection.budgets import UserBudgets
+from penstock.connection.descriptors import own_descriptors
 from penstock.connection.protection import serving_protection
 from penstock.connection.transport import join_host
-from penstock.errors import SettingError
 from penstock.external.adoption import open_service_folders
-from penstock.external.budgets import PARTITION_BYTES, UserBudgets
 from penstock.external.folders import ServiceFolders
 from penstock.external.keeper import Keeper, KeeperPolicy
 from penstock.external.metrics import service_samples
@@ -29,7 +28,8 @@ from penstock.settings import ObserveSettings
 
 log = logging.getLogger("penstock.external")
 
-_LEAST_DESCRIPTORS, _FEW_DESCRIPTORS = 256, 4096
+_PARTITION_BYTES = 1 << 10
+"""The cost of a partition, or a result, that the service knows: its row, and the words about it."""
 _LOOKS = 8
 """Looks for what has expired within a lease."""
 
@@ -44,7 +44,7 @@ async def serve(options: HostServiceOptions) -> None:
     opened = open_service_folders(options.folders)
     try:
         host = socket.gethostname()
-        names = options.memory // PARTITION_BYTES
+        names = options.memory // _PARTITION_BYTES
         policy = KeeperPolicy(options.quota, options.lease, options.kept_lease, host, options.kept, names)
         found = opened.sorted
         folders = ServiceFolders(found.ours, options.reserve, hides_another=found.hides_another)
@@ -75,18 +75,3 @@ async def _watch(keeper: Keeper, lease: float, stopping: asyncio.Event) -> None:
             await asyncio.wait_for(stopping.wait(), lease / _LOOKS)
         except TimeoutError:
             await keeper.expire(time.monotonic())
-
-
-def own_descriptors() -> int:
-    """The files and connections that this process may have; SettingError where these are too few to serve anybody."""
-    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if few < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if most < _LEAST_DESCRIPTORS:
-        raise SettingError(
-            f"this process may have {most} files and connections, and needs {_LEAST_DESCRIPTORS:,}: set LimitNOFILE"
-            " (ulimit -n) to 65536"
-        )
-    if most < _FEW_DESCRIPTORS:
-        log.warning("%d files and connections at a time are few for many tasks: set LimitNOFILE to 65536", most)
-    return most

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from penstock.connection.budgets import UserShare
 from penstock.connection.frames import HEADER, FrameReader, read_beginning
 from penstock.connection.handshake import check_greeting, greeting
 from penstock.errors import ProtocolError
-from penstock.external.budgets import UserShare
 
 QUESTION_BYTES: Final = 256 << 10
 STRANGER_BYTES: Final = 64 << 10

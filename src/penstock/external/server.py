@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.connection.budgets import UserBudgets
 from penstock.connection.door import Door
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import Service
@@ -27,7 +28,6 @@ from penstock.connection.transport import Endpoint, Listener
 from penstock.connection.unauthenticated import Unauthenticated
 from penstock.errors import PenstockError, ProtocolError, QuotaError, SettingError, VersionError
 from penstock.external.accounts import Account
-from penstock.external.budgets import UserBudgets
 from penstock.external.chunk_memory import ChunkMemory
 from penstock.external.clients import ClientSession, Message, user_of
 from penstock.external.keeper import Keeper

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from penstock.connection.turns import Turns
 from penstock.errors import StorageError
 from penstock.external.accounts import Account, KeptPartition, KnownApplications
 from penstock.external.catalogue import Catalogue
@@ -34,6 +35,7 @@ class Upkeep:
         self.catalogue = catalogue
         self.folders = folders
         self.disks = ServiceDisks(folders.places, folders.reserve)
+        self.turns = Turns()
         self._watched: set[asyncio.Future[Any]] = set()
         self._removals: dict[str, asyncio.Future[bool]] = {}
         self._leaving: dict[int, str] = {}
@@ -83,7 +85,7 @@ class Upkeep:
             self.forget(
                 account, [each for each in partitions[at : at + TURN_PARTITIONS] if each.number in account.numbers]
             )
-            await asyncio.sleep(0)
+            await self.turns.wait(account.user)
 
     async def end(self, account: Account) -> None:
         """An application is over, or a result: all of it goes. Nobody finds it from now on."""
