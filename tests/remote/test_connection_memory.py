@@ -23,7 +23,7 @@ from penstock.remote.blocks import BLOCK_BYTES, LEAST_CREDIT
 from penstock.remote.manager import ManagerOptions, RemoteManager
 from penstock.remote.peers import Entrance, PeerEnds, ServiceAccess, Way, application_credentials, asked
 from penstock.remote.store import StoreOptions
-from penstock.remote.wire import BulkFrame, PeerLogic
+from penstock.remote.wire import BulkFrame, Guest, PeerLogic
 from penstock.remote.worker import RemoteWorker, WorkerOptions
 from penstock.shuffle import DatasetId, PartitionId
 from penstock.testing.waiting import eventually
@@ -57,9 +57,9 @@ class Watched:
         self.made: list[weakref.ref[PeerLogic]] = []
         self._ends = ends
 
-    def entered(self, identity: str) -> PeerLogic:
+    def entered(self, identity: str, guest: Guest | None) -> PeerLogic:
         """Somebody has come in."""
-        logic = self._ends.entered(identity)
+        logic = self._ends.entered(identity, guest)
         self.made.append(weakref.ref(logic))
         return logic
 

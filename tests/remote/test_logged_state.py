@@ -73,7 +73,7 @@ def test_what_the_disk_has_no_room_for_was_never_decided(tmp_path: Path) -> None
         for refused in (
             lambda: core.finish(APP, ask.FinishPartition(partition(1), 1, ("w0",))),
             lambda: core.name(APP, ask.NamePartition(PartitionId(DatasetId("job", 1), 0, 0), 4), 0.0),
-            lambda: core.names.keep(APP, ask.KeepResult("n", "a", b"", (partition(0),)), 0.0),
+            lambda: core.names.keep(APP, ask.KeepResult("n", "a", b"", ask.packed_partitions([partition(0)])), 0.0),
             lambda: core.enroll(ask.Enroll("w2", "tcp://h:2", ("start",)), 0.0),
         ):
             with pytest.raises(StorageError, match="See that the disk has room"):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -158,7 +157,7 @@ def test_the_first_to_finish_has_it_and_late_ones_are_stale() -> None:
 
 def kept(name: str, result: str, *partitions: PartitionId) -> ask.KeepResult:
     """Keep these under a name."""
-    return ask.KeepResult(name, result, zlib.compress(result.encode()), partitions)
+    return ask.KeepResult(name, result, result.encode(), ask.packed_partitions(partitions))
 
 
 def test_a_name_outlives_its_application_and_is_the_users() -> None:
@@ -211,16 +210,16 @@ def test_the_last_whole_result_has_the_name() -> None:
 
 
 def test_one_users_words_do_not_fill_the_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of a partition, entries of an application, names in a question, results of a user: all have a limit."""
+    """Files of a partition, entries of a user, names in a question, results of a user: all have a limit."""
     managed = Managed()
     core = managed.core
-    monkeypatch.setattr(manager_core, "MOST_ENTRIES", 40)
+    monkeypatch.setattr(manager_core, "MOST_ENTRIES", 60)
     monkeypatch.setattr(kept_names, "MOST_BYTES", 155)
     refused: list[tuple[type[PenstockError], str, Callable[[], object]]] = [
         (SettingError, "100,000,000 subpartitions", lambda: managed.begin(partition(0), files=100_000_000)),
         (
             QuotaError,
-            "partitions and subpartitions of this application",
+            "has 51 entries at the",
             lambda: managed.begin(partition(1), files=10),
         ),
         (ProtocolError, "limit", lambda: core.find(APP, ask.FindPartitions((partition(0),) * 20_000), 0.0)),
@@ -231,7 +230,7 @@ def test_one_users_words_do_not_fill_the_manager(monkeypatch: pytest.MonkeyPatch
         managed.begin(partition(index, dataset=index), files=9)
     for writer in range(64):
         core.begin(APP, ask.StartPartition(partition(0), "host", writer), 0.0)
-    core.names.keep(APP, ask.KeepResult("n", "1", bytes(150), ()), 0.0)
+    core.names.keep(APP, ask.KeepResult("n", "1", bytes(150), {}), 0.0)
     core.take_records()
     for kind, words, question in refused:
         with pytest.raises(kind, match=words):

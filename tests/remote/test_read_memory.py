@@ -245,3 +245,14 @@ def test_rows_of_another_application_need_the_managers_word() -> None:
     assert not holdings.datasets
     with pytest.raises(PartitionReleasedError, match="holds nothing here"):
         opened("alice/three", "alice/two", DATASET, grant)
+
+
+def test_readers_of_one_user_that_stand_still_leave_room_for_others() -> None:
+    """However many they are: another user's reader has its bytes at once."""
+    memory = ReadMemory(8, 4)
+    taken = [memory.take(number, 1, nobody, 0.0, "enemy") for number in range(20)]
+    memory.look(10.0)
+    assert taken.count(True) == 8
+    assert memory.used == 12
+    assert memory.take("mine", 2, nobody, 11.0, "bob")
+    assert not memory.take("mine", 2, nobody, 11.0, "bob"), "a read at a time, as long as there is no room"

@@ -7,10 +7,11 @@ import asyncio
 import logging
 import struct
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
+from typing import Final
 
-from penstock.errors import StorageError
+from penstock.errors import PartitionReleasedError, QuotaError, StorageError
 from penstock.observe.user_work import UserWork
 from penstock.remote.block_memory import BlockMemory
 from penstock.remote.blocks import LEAST_CREDIT
@@ -24,6 +25,9 @@ from penstock.remote.wire import BulkFrame, PeerLogic
 _LOG = logging.getLogger("penstock.remote.worker")
 _EIGHTHS = 5, 2, 1
 """Of the memory: for pushes, for readers, and for readers beside those that stand still."""
+MOST_ENTERED: Final = 1 << 18
+"""Writers of a user that push, and the files with which they come: what a worker has in memory of each."""
+_FORGOTTEN_SECONDS = 3.0
 _LOOK_SECONDS = STANDING_SECONDS / 4
 
 
@@ -50,6 +54,8 @@ class WorkerHoldings:
         self.figures = WorkerFigures()
         self.users = UserWork()
         self.datasets: dict[tuple[str, str], MergedDataset] = {}
+        self._entered: Counter[str] = Counter()
+        self._left: deque[tuple[float, str, int]] = deque()
         self._next_path = 0
         self._pushers: dict[int, PeerLogic] = {}
         self.lineage: tuple[str, ...] = ()
@@ -61,6 +67,34 @@ class WorkerHoldings:
         if found is None:
             found = self.datasets[application, name] = MergedDataset(name, self._paths(), self._room(application))
         return found
+
+    def known(self, application: str, name: str) -> MergedDataset:
+        """A dataset that is there; PartitionReleasedError where it is not."""
+        found = self.datasets.get((application, name))
+        if found is None:
+            raise PartitionReleasedError(f"{name} holds nothing here: it was released, or nobody has pushed it")
+        return found
+
+    def entering(self, user: str, entries: int) -> None:
+        """A user's writers come with so many names, or go with them; QuotaError where that is too much at a time."""
+        if entries > 0 and self._entered[user] + entries > MOST_ENTERED:
+            raise QuotaError(
+                f"user {user} has {self._entered[user]:,} writers and names of files under way at this worker, and"
+                f" {MOST_ENTERED:,} is the limit: run fewer tasks at a time, or use fewer partitions"
+            )
+        self._entered[user] += entries
+        if not self._entered[user]:
+            del self._entered[user]
+
+    def leaving(self, user: str, entries: int) -> None:
+        """A connection with these has ended: they are here until an answer to a beat says that nobody needs them."""
+        self._left.append((time.monotonic(), user, entries))
+
+    def look(self, now: float) -> None:
+        """Count no more what nobody needs; to be called from time to time."""
+        while self._left and now - self._left[0][0] > _FORGOTTEN_SECONDS:
+            _, user, entries = self._left.popleft()
+            self.entering(user, -entries)
 
     def _room(self, application: str) -> Room:
         found = self._rooms.get(application)

@@ -7,19 +7,19 @@ Rules:
   name, and the one before goes with the same record. A request that comes again changes nothing.
 - The rows stay under the application that wrote them, and are no longer that one's to release: they go with the name,
   after `lease` seconds in which nobody has looked for them.
-- A description is kept packed. A user has at most `_MOST_NAMES` names, and `MOST_BYTES` of descriptions.
+- A description comes packed (`zlib`), and is kept and given so: it may be large. A user has at most `_MOST_NAMES`
+  names, and `MOST_BYTES` of descriptions.
 - A partition that is kept is not given up with its workers: who reads it while one of them is away hears that it is
   lost.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable
 
 from penstock.errors import PartitionLostError, QuotaError, SettingError
 from penstock.remote import messages as ask
-from penstock.remote.manager_state import PACKED, DatasetKey, KeptResult, ManagerState, PartitionKey, Record
+from penstock.remote.manager_state import PACKED, DatasetKey, KeptResult, ManagerState, PartitionKey, Record, user_of
 from penstock.remote.partition_states import RemoteEvent, RemoteState
 
 _MOST_LETTERS = 200
@@ -47,7 +47,7 @@ class KeptNames:
         self._seen = dict.fromkeys(state.kept, now)
 
     def keep(self, application: str, asked: ask.KeepResult, now: float) -> None:
-        """Keep partitions; the description is packed (`zlib`).
+        """Keep partitions.
 
         PartitionLostError where one of them is not there, or is under a name already. QuotaError for too much.
         """
@@ -60,7 +60,7 @@ class KeptNames:
             return
         self._refuse_too_much(name, len(asked.description))
         keys: list[PartitionKey] = []
-        for partition in asked.partitions:
+        for partition in ask.unpacked_partitions(asked.partitions):
             key = (application, str(partition.dataset), partition.index, partition.attempt)
             known = self._state.partitions.get(key)
             if known is None or known.state is not RemoteState.COMPLETE or self.holds(key):
@@ -80,7 +80,7 @@ class KeptNames:
         if found is None:
             return ask.FoundResult()
         self._seen[user_of(application), name] = now
-        return ask.FoundResult(found.result, zlib.decompress(found.description))
+        return ask.FoundResult(found.result, found.description)
 
     def owner(self, application: str, result: str, now: float) -> str:
         """The application that wrote a result, for one of the same user; nothing where the result is not there."""
@@ -124,8 +124,3 @@ class KeptNames:
             if known is not None and known.state is not RemoteState.RELEASED:
                 self._note(("ended", *key, RemoteEvent.RELEASE.value, ""))
         self._let_go(former.application, {key[:2] for key in former.keys})
-
-
-def user_of(application: str) -> str:
-    """The user of an application."""
-    return application.partition("/")[0]

@@ -13,7 +13,6 @@ import asyncio
 import functools
 import logging
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from penstock.remote import messages as ask
 from penstock.remote.logged_state import LoggedState
 from penstock.remote.manager_core import ManagerLimits
 from penstock.remote.peers import Entrance, ServiceAccess, application_of, worker_of
-from penstock.remote.wire import PeerLogic
+from penstock.remote.wire import Guest, PeerLogic, no_rows
 from penstock.remote.worker_lines import WorkerLine, WorkerLines
 from penstock.shuffle.requests import Request
 
@@ -41,8 +40,6 @@ _WATCH_SECONDS = 5.0
 """So long a driver's question for losses stays open."""
 _MOST_WATCHING = 64
 """Of one application."""
-_LEVEL = 1
-_PACKED_AT_ONCE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +78,7 @@ class RemoteManager:
         try:
             while True:
                 self._kept.look()
+                self._entrance.look(time.monotonic())
                 self._kept.freed(lambda: self.core.pass_time(time.monotonic()))
                 self._tell()
                 await asyncio.sleep(_TICK_SECONDS)
@@ -90,7 +88,7 @@ class RemoteManager:
             self._entrance.close()
             self._kept.close()
 
-    def entered(self, identity: str) -> PeerLogic:
+    def entered(self, identity: str, guest: Guest | None) -> PeerLogic:
         """A worker, a driver or a task has come in."""
         if worker := worker_of(identity):
             line = WorkerLine(worker)
@@ -100,7 +98,7 @@ class RemoteManager:
                     self._look(worker, str(error or "it closed"))
 
             return PeerLogic(self._of_worker(line), {}, lost)
-        return PeerLogic(self._of_application(application_of(identity)), {}, lambda _: None)
+        return PeerLogic(self._of_application(application_of(identity)), {}, lambda _: None, no_rows, guest)
 
     def _of_worker(self, line: WorkerLine) -> dict[type[Request[Any]], Callable[[Any], Any]]:
         async def enrolled(asked: ask.Enroll) -> Done:
@@ -137,22 +135,15 @@ class RemoteManager:
             ask.FinishPartition: lambda asked: done(lambda: core.finish(name, asked)),
             ask.FailPartition: lambda asked: freed(lambda: core.fail(name, asked)),
             ask.FindPartitions: lambda asked: self._granted(name, core.find(name, asked, now())),
-            ask.KeepResult: lambda asked: asyncio.ensure_future(self._keep(name, asked)),
+            ask.KeepResult: lambda asked: done(lambda: core.names.keep(name, asked, now())),
             ask.FindResult: lambda asked: core.names.find(name, asked.name, now()),
-            ask.ListOfHost: lambda asked: core.held(name, asked.environment),
+            ask.ListOfHost: lambda asked: core.held(name, asked),
             ask.DropPartitions: lambda asked: freed(lambda: core.release(name, asked.partitions)),
             ask.EndJob: lambda asked: freed(lambda: core.end_job(name, asked.job)),
             ask.CloseApplication: lambda _: freed(lambda: core.end_application(name)),
             ask.WatchLosses: lambda asked: self._watch(name, asked.last),
             ask.Suspect: lambda asked: self._suspect(name, asked),
         }
-
-    async def _keep(self, application: str, asked: ask.KeepResult) -> Done:
-        """Keep a result; its description is packed in a thread where that takes long."""
-        pack = functools.partial(zlib.compress, asked.description, _LEVEL)
-        packed = pack() if len(asked.description) <= _PACKED_AT_ONCE else await asyncio.to_thread(pack)
-        kept = replace(asked, description=packed)
-        return self._done(lambda: self.core.names.keep(application, kept, time.monotonic()))
 
     def _granted(self, application: str, found: ask.Stories) -> ask.Stories:
         """Let the user of this application read what another one has kept, at the workers too."""

@@ -17,8 +17,9 @@ Rules:
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,7 +35,16 @@ from penstock.errors import (
 )
 from penstock.remote import messages as ask
 from penstock.remote.kept_names import KeptNames
-from penstock.remote.manager_state import DatasetKey, KnownPartition, ManagerState, PartitionKey, Record
+from penstock.remote.manager_state import (
+    PARTITION_ENTRIES,
+    DatasetKey,
+    KnownPartition,
+    ManagerState,
+    PartitionKey,
+    Record,
+    job_of,
+    user_of,
+)
 from penstock.remote.partition_states import RemoteEvent, RemoteState
 from penstock.remote.worker_sights import WorkerSights
 from penstock.shuffle import DatasetId, PartitionId
@@ -42,10 +52,10 @@ from penstock.shuffle import DatasetId, PartitionId
 _CAUSE_LETTERS = 2_000
 _MOST_LETTERS = 1_000
 _MOST_WRITERS = 64
-MOST_FILES: Final = 65_536
-"""Of one partition."""
 MOST_ENTRIES: Final = 1 << 20
-"""Files and partitions of one application; the manager has some hundred bytes of each."""
+"""Files of one user's applications, and their partitions, each of which counts as `PARTITION_ENTRIES`."""
+_MOST_PLACES: Final = 2 * ask.MOST_FILES
+"""Files in the answer to one question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +113,8 @@ class ManagerCore:
         if dataset not in self.state.datasets:
             self._note(("dataset", *dataset, []))
         known = self.state.datasets[dataset]
-        for file, places in enumerate(known.places):
-            if places[-1] not in self.state.workers:
-                self._move(application, dataset, file, now)
+        lost = [file for file, places in enumerate(known.places) if places[-1] not in self.state.workers]
+        self._move(application, dataset, lost, now)
         missing = asked.files - len(known.places)
         if missing > 0:
             self._note(("grown", *dataset, self.sights.placed(application, missing, now)))
@@ -133,9 +142,8 @@ class ManagerCore:
             raise _stale(asked.partition, self._known(key, asked.partition))
         self.sights.avoid(application, asked.worker, asked.cause, now)
         places = self.state.datasets[dataset].places
-        for file in sorted(set(asked.files)):
-            if 0 <= file < len(places) and places[file][-1] == asked.worker:
-                self._move(application, dataset, file, now)
+        moved = sorted({file for file in asked.files if 0 <= file < len(places) and places[file][-1] == asked.worker})
+        self._move(application, dataset, moved, now)
         return self._located(dataset)
 
     def finish(self, application: str, asked: ask.FinishPartition) -> None:
@@ -149,7 +157,7 @@ class ManagerCore:
         gone = set(asked.workers) - self.state.workers.keys()
         if gone:
             raise PartitionLostError(f"{asked.partition} is lost: worker {', '.join(sorted(gone))} is gone")
-        self._note(("finished", *key, asked.writer, list(asked.workers)))
+        self._note(("finished", *key, asked.writer, sorted(set(asked.workers))))
 
     def fail(self, application: str, asked: ask.FailPartition) -> None:
         """A writer gives up; nobody cares about one that is none any more."""
@@ -161,8 +169,7 @@ class ManagerCore:
 
     def find(self, application: str, asked: ask.FindPartitions, now: float) -> ask.Stories:
         """Tell what became of partitions, and where they lie."""
-        if len(asked.partitions) > ask.MOST_ASKED:
-            raise ProtocolError(f"{len(asked.partitions)} partitions are asked for: {ask.MOST_ASKED} is the limit")
+        _refuse_many(asked.partitions)
         stories, located = [], {}
         owner = self.names.owner(application, asked.kept, now) if asked.kept else application
         for partition in asked.partitions:
@@ -178,22 +185,28 @@ class ManagerCore:
             stories.append(ask.PartitionStory(known.state.value, writer, tuple(known.workers), known.cause))
             if writer and dataset[1] not in located:
                 located[dataset[1]] = self._located(dataset, owner if asked.kept else "")
+                if sum(len(each.places) for each in located.values()) > _MOST_PLACES:
+                    raise ProtocolError(f"the datasets that are asked for have more than {_MOST_PLACES:,} files")
         return ask.Stories(tuple(stories), located)
 
-    def held(self, application: str, environment: str) -> ask.WrittenThere:
-        """Tell what is held of a host."""
-        found = [
-            PartitionId(DatasetId.of(key[1]), key[2], key[3])
-            for key, known in self.state.partitions.items()
-            if key[0] == application
-            and known.environment == environment
-            and known.is_held
+    def held(self, application: str, asked: ask.ListOfHost) -> ask.WrittenThere:
+        """Tell what is held of a host: a page."""
+        after = None if asked.after is None else _keys(application, asked.after)[0]
+        found = (
+            key
+            for dataset in self.state.datasets_of(application)
+            for key in self.state.by_dataset[dataset]
+            if (after is None or key > after)
+            and self.state.partitions[key].environment == asked.environment
+            and self.state.partitions[key].is_held
             and not self.names.holds(key)
-        ]
-        return ask.WrittenThere(tuple(found))
+        )
+        page = heapq.nsmallest(ask.MOST_ASKED, found)
+        return ask.WrittenThere(tuple(PartitionId(DatasetId.of(key[1]), key[2], key[3]) for key in page))
 
-    def release(self, application: str, partitions: Iterable[PartitionId]) -> None:
+    def release(self, application: str, partitions: Sequence[PartitionId]) -> None:
         """Nobody needs these."""
+        _refuse_many(partitions)
         jobs = set()
         for partition in partitions:
             key, _ = _keys(application, partition)
@@ -205,13 +218,14 @@ class ManagerCore:
             self._tidy(application, job)
 
     def end_job(self, application: str, job: str) -> None:
-        """A job is over."""
-        self._note(("over", application, job))
-        self._tidy(application, job)
+        """A job is over; nothing is remembered of one that has nothing here."""
+        if self.state.datasets_of(application, job):
+            self._note(("over", application, job))
+            self._tidy(application, job)
 
     def end_application(self, application: str) -> None:
         """An application is over: all goes but what is under a name."""
-        for dataset in [each for each in self.state.by_dataset if each[0] == application]:
+        for dataset in self.state.datasets_of(application):
             keys = list(self.state.by_dataset[dataset])
             if not self.names.holds_any(keys):
                 self._note(("forgotten", *dataset))
@@ -301,7 +315,7 @@ class ManagerCore:
                 if not self.names.holds(key):
                     self._note(("ended", *key, RemoteEvent.LOSE.value, cause))
             if application in self._drivers:
-                self._losses[application].append((tuple(partitions), cause))
+                self._losses[application] += [(piece, cause) for piece in ask.pieces(partitions)]
         self._note(("gone", worker))
 
     def pass_time(self, now: float) -> list[str]:
@@ -333,7 +347,7 @@ class ManagerCore:
                 continue
             cause = f"nothing was heard of its writer for {self._limits.lease:g} s"
             self._note(("ended", *key, RemoteEvent.FAIL.value, cause))
-            self._tidy(key[0], _job_of(key[:2]))
+            self._tidy(key[0], job_of(key[1]))
 
     def _note(self, record: Record) -> None:
         if self.sealed is not None:
@@ -342,20 +356,20 @@ class ManagerCore:
         self._records.append(record)
 
     def _refuse_too_much(self, application: str, asked: ask.NamePartition) -> None:
-        if len(asked.partition.job) > _MOST_LETTERS:
-            raise ProtocolError(
-                f"the name of a job has {len(asked.partition.job)} letters: {_MOST_LETTERS} is the limit"
-            )
-        if not 0 <= asked.files <= MOST_FILES:
+        if not 0 <= asked.files <= ask.MOST_FILES:
             raise SettingError(
                 f"{asked.partition} has {asked.files:,} subpartitions: the remote shuffle service takes up to"
-                f" {MOST_FILES:,}. Use fewer (numPartitions)"
+                f" {ask.MOST_FILES:,}. Use fewer (numPartitions)"
             )
-        if self.state.entries[application] + asked.files >= MOST_ENTRIES:
+        key, dataset = _keys(application, asked.partition)
+        known, entries = self.state.datasets.get(dataset), self.state.entries[user_of(application)]
+        if known is not None and key in self.state.partitions and asked.files <= len(known.places):
+            return
+        if entries + asked.files >= MOST_ENTRIES:
             raise QuotaError(
-                f"{asked.partition} can't be named: the manager of the remote shuffle service knows"
-                f" {self.state.entries[application]:,} partitions and subpartitions of this application, and"
-                f" {MOST_ENTRIES:,} is the limit: use fewer (numPartitions), or release what is not needed"
+                f"{asked.partition} can't be named: user {user_of(application)} has {entries:,} entries at the"
+                f" manager of the remote shuffle service, and {MOST_ENTRIES:,} is the limit; a subpartition is one, a"
+                f" partition {PARTITION_ENTRIES}: use fewer (numPartitions), or release what is not needed"
             )
 
     def _known(self, key: PartitionKey, partition: PartitionId) -> KnownPartition:
@@ -377,10 +391,15 @@ class ManagerCore:
     def _needs(self, worker: str) -> bool:
         return any(self._is_on(key, partition, worker) for key, partition in self.state.partitions.items())
 
-    def _move(self, application: str, dataset: DatasetKey, file: int, now: float) -> None:
-        """Give a file another worker."""
-        places = self.state.datasets[dataset].places[file]
-        self._note(("moved", *dataset, file, self.sights.placed(application, 1, now, places)[0]))
+    def _move(self, application: str, dataset: DatasetKey, files: Iterable[int], now: float) -> None:
+        """Give files other workers than each has had."""
+        places = self.state.datasets[dataset].places
+        together: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for file in files:
+            together[places[file]].append(file)
+        for had, same in together.items():
+            for file, worker in zip(same, self.sights.placed(application, len(same), now, had), strict=True):
+                self._note(("moved", *dataset, file, worker))
 
     def _located(self, dataset: DatasetKey, owner: str = "") -> ask.Located:
         known = self.state.datasets[dataset]
@@ -392,7 +411,7 @@ class ManagerCore:
         """Partitions of these are under a name no more."""
         for dataset in sorted(datasets):
             if application in self._drivers:
-                self._tidy(application, _job_of(dataset))
+                self._tidy(application, job_of(dataset[1]))
             elif not self.names.holds_any(self.state.by_dataset.get(dataset, ())):
                 self._note(("forgotten", *dataset))
 
@@ -400,9 +419,8 @@ class ManagerCore:
         """Forget a job that is over, dataset by dataset, when nothing of it is a result that somebody holds."""
         if (application, job) not in self.state.over:
             return
-        datasets = [each for each in self.state.by_dataset if each[0] == application and _job_of(each) == job]
         kept = 0
-        for dataset in datasets:
+        for dataset in self.state.datasets_of(application, job):
             states = {self.state.partitions[key].state for key in self.state.by_dataset[dataset]}
             if RemoteState.COMPLETE in states:
                 kept += 1
@@ -413,12 +431,15 @@ class ManagerCore:
 
 
 def _keys(application: str, partition: PartitionId) -> tuple[PartitionKey, DatasetKey]:
+    if len(partition.job) > _MOST_LETTERS:
+        raise ProtocolError(f"the name of a job has {len(partition.job)} letters: {_MOST_LETTERS} is the limit")
     dataset = str(partition.dataset)
     return (application, dataset, partition.index, partition.attempt), (application, dataset)
 
 
-def _job_of(dataset: DatasetKey) -> str:
-    return DatasetId.of(dataset[1]).job
+def _refuse_many(partitions: Sequence[PartitionId]) -> None:
+    if len(partitions) > ask.MOST_ASKED:
+        raise ProtocolError(f"{len(partitions)} partitions are asked about: {ask.MOST_ASKED} is the limit")
 
 
 def _stale(partition: PartitionId, known: KnownPartition) -> PartitionError | StaleError:

@@ -14,10 +14,13 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
 
 from penstock.errors import ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.remote.partition_states import HELD, RemoteEvent, RemoteState, partition_life
+from penstock.shuffle import DatasetId
 
 Record = tuple[object, ...]
 PACKED = "zlib"
@@ -26,6 +29,18 @@ DatasetKey = tuple[str, str]
 """Application and dataset."""
 PartitionKey = tuple[str, str, int, int]
 """Application, dataset, index, attempt."""
+PARTITION_ENTRIES: Final = 8
+"""The entries that a partition counts as: it takes as much memory as the places of so many files."""
+
+
+def user_of(application: str) -> str:
+    """The user of an application."""
+    return application.partition("/")[0]
+
+
+def job_of(dataset: str) -> str:
+    """The job of a dataset."""
+    return DatasetId.of(dataset).job
 
 
 @dataclass(slots=True)
@@ -91,10 +106,12 @@ class ManagerState:
         self.files: Counter[str] = Counter()
         """Of all datasets, by the worker that each is written on now."""
         self.entries: Counter[str] = Counter()
-        """The files and partitions that are known of each application."""
+        """The files and partitions that are known of each user's applications; a partition counts as so many."""
         self._alone: dict[str, tuple[str, ...]] = {}
         self.partitions: dict[PartitionKey, KnownPartition] = {}
         self.by_dataset: dict[DatasetKey, dict[PartitionKey, None]] = {}
+        self._by_job: dict[str, dict[str, dict[DatasetKey, None]]] = {}
+        """The datasets of each application, by job."""
         self.over: set[tuple[str, str]] = set()
         """Jobs that are over and have results yet, each with its application."""
         self.kept: dict[tuple[str, str], KeptResult] = {}
@@ -116,7 +133,7 @@ class ManagerState:
 
     def restore(self, records: Iterable[Record]) -> None:
         """Know what these records say, and nothing else."""
-        for known in (self.workers, self.datasets, self.partitions, self.by_dataset, self.over):
+        for known in (self.workers, self.datasets, self.partitions, self.by_dataset, self._by_job, self.over):
             known.clear()
         for count in (self.files, self.entries):
             count.clear()
@@ -124,6 +141,11 @@ class ManagerState:
             kept.clear()
         for record in records:
             self.apply(record)
+
+    def datasets_of(self, application: str, job: str | None = None) -> list[DatasetKey]:
+        """The datasets of an application, or of one of its jobs."""
+        by_job = self._by_job.get(application, {})
+        return list(chain(*by_job.values()) if job is None else by_job.get(job, ()))
 
     def records(self) -> Iterator[Record]:
         """The records of a new log that leads here."""
@@ -159,15 +181,17 @@ class ManagerState:
         workers = {worker for each in shared for worker in each}
         known = self.datasets[application, dataset] = KnownDataset(shared, workers)
         self.files.update(known.current)
-        self.entries[application] += len(shared)
+        self.entries[user_of(application)] += len(shared)
         self.by_dataset.setdefault((application, dataset), {})
+        datasets = self._by_job.setdefault(application, {}).setdefault(job_of(dataset), {})
+        datasets[application, dataset] = None
 
     def _grown(self, application: str, dataset: str, workers: list[str]) -> None:
         known = self.datasets[application, dataset]
         known.places += map(self._shared, workers)
         known.workers.update(workers)
         self.files.update(workers)
-        self.entries[application] += len(workers)
+        self.entries[user_of(application)] += len(workers)
 
     def _moved(self, application: str, dataset: str, file: int, worker: str) -> None:
         known = self.datasets[application, dataset]
@@ -187,7 +211,7 @@ class ManagerState:
             state, known.environment, writers, workers, known.cause = story  # type: ignore[assignment]
             known.life.state = RemoteState(str(state))
             known.writers, known.workers = list(writers), list(workers)  # type: ignore[call-overload]
-        self.entries[key[0]] += key not in self.partitions
+        self.entries[user_of(key[0])] += 0 if key in self.partitions else PARTITION_ENTRIES
         self.partitions[key] = known
         self.by_dataset.setdefault(key[:2], {})[key] = None
 
@@ -222,12 +246,19 @@ class ManagerState:
         for key in keys:
             self.partitions.pop(key, None)
         known = self.datasets.pop((application, dataset), None)
-        self.entries[application] -= len(keys)
+        user, job = user_of(application), job_of(dataset)
+        self.entries[user] -= len(keys) * PARTITION_ENTRIES
         if known is not None:
             self.files.subtract(known.current)
-            self.entries[application] -= len(known.places)
-        if not self.entries[application]:
-            del self.entries[application]
+            self.entries[user] -= len(known.places)
+            by_job = self._by_job[application]
+            del by_job[job][application, dataset]
+            if not by_job[job]:
+                del by_job[job]
+            if not by_job:
+                del self._by_job[application]
+        if not self.entries[user]:
+            del self.entries[user]
 
     def _closed(self, application: str, job: str) -> None:
         self.over.discard((application, job))

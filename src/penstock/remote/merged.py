@@ -248,6 +248,8 @@ class MergedDataset:
                 blocks = holder.files.get(file)
                 if blocks is None or blocks.next < end or blocks.first + len(blocks.spots) < end:
                     raise IncompleteDataError(f"{partition}: file {file} has not all blocks up to {end}")
+            if not sums.keys() <= holder.files.keys():
+                raise IncompleteDataError(f"{partition}: there are sums of files that it has no blocks of here")
             holder.sums = dict(sums)
             self._winners[partition] = writer
         holder.life.move(HolderEvent.COMMIT)

@@ -7,15 +7,46 @@ number of 63 bits that it draws for itself. Places and sums of many files are pa
 
 from __future__ import annotations
 
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from penstock.link.wire import Done
-from penstock.shuffle import PartitionId
+from penstock.shuffle import DatasetId, PartitionId
 from penstock.shuffle.requests import Request
 
 MOST_ASKED: Final = 16_384
-"""Partitions in one question."""
+"""Partitions in one question, or answer."""
+MOST_FILES: Final = 65_536
+"""Of one partition."""
+_PLACE: Final = struct.Struct("<IQ")
+"""Index and attempt."""
+
+
+def packed_partitions(partitions: Iterable[PartitionId]) -> dict[str, bytes]:
+    """Many partitions of few datasets, by dataset."""
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for each in partitions:
+        found[str(each.dataset)].append(_PLACE.pack(each.index, each.attempt))
+    return {dataset: b"".join(places) for dataset, places in found.items()}
+
+
+def unpacked_partitions(packed: Mapping[str, bytes]) -> Iterator[PartitionId]:
+    """Inverse of `packed_partitions`; struct.error or ValueError for what is none."""
+    for dataset, places in packed.items():
+        identity = DatasetId.of(dataset)
+        for index, attempt in _PLACE.iter_unpack(places):
+            yield PartitionId(identity, index, attempt)
+
+
+def pieces(partitions: Iterable[PartitionId]) -> Iterator[tuple[PartitionId, ...]]:
+    """So many as one question may be about, again and again."""
+    left = iter(partitions)
+    while piece := tuple(islice(left, MOST_ASKED)):
+        yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +82,7 @@ class Stories:
 
 @dataclass(frozen=True, slots=True)
 class WrittenThere:
-    """The partitions that workers hold of one host."""
+    """A page of the partitions that workers hold of one host, in order; after a full one there may be more."""
 
     partitions: tuple[PartitionId, ...]
 
@@ -123,17 +154,20 @@ class FindPartitions(Request[Stories]):
 
 @dataclass(frozen=True, slots=True)
 class KeepResult(Request[Done]):
-    """Keep these under a name of the user's; the identity is drawn at random, the description is the reader's."""
+    """Keep these (`packed_partitions`) under a name of the user's; the identity is drawn at random.
+
+    The description is the reader's, packed (`zlib`).
+    """
 
     name: str
     result: str
     description: bytes
-    partitions: tuple[PartitionId, ...]
+    partitions: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundResult:
-    """The identity of a result and its description; empty where there is none."""
+    """The identity of a result and its description, packed as it was kept; empty where there is none."""
 
     result: str = ""
     description: bytes = b""
@@ -148,9 +182,10 @@ class FindResult(Request[FoundResult]):
 
 @dataclass(frozen=True, slots=True)
 class ListOfHost(Request[WrittenThere]):
-    """List what was written on this host, and is held."""
+    """List what was written on this host, and is held: a page of those after one."""
 
     environment: str
+    after: PartitionId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.connection.budgets import UserBudgets
 from penstock.connection.certificate import Certificate
+from penstock.connection.descriptors import own_descriptors
 from penstock.connection.door import Door
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.handshake import MIN_SECRET, Credentials, Secrets, Service
@@ -22,13 +24,17 @@ from penstock.connection.opening import Opener, OpeningSettings
 from penstock.connection.principals import KeyFile, Principal
 from penstock.connection.protection import Protection
 from penstock.connection.transport import Endpoint, Listener, is_loopback, join_host
-from penstock.errors import AuthenticationError, EnvironmentLostError, SettingError
-from penstock.remote.wire import PeerLogic
+from penstock.connection.turns import Turns
+from penstock.errors import AuthenticationError, EnvironmentLostError, ProtocolError, QuotaError, SettingError
+from penstock.remote.wire import Guest, PeerLogic
 from penstock.shuffle.requests import Request
 
 WORKER = "worker:"
 _CONNECT_SECONDS = 5.0
 _PAUSES = (0.02, 0.05, 0.1)
+_GUESTS = 48 << 20
+"""Bytes for connections, questions and answers of one user, beside those of rows."""
+_HALF_SECONDS = 30.0
 _PURPOSE = b"penstock remote worker"
 
 
@@ -125,12 +131,12 @@ def own_protection(host: str, certificate: Certificate | None) -> Protection:
 class PeerEnds(Protocol):
     """The side that is connected to: makes the core of each connection."""
 
-    def entered(self, identity: str) -> PeerLogic:
-        """Somebody has proved to be this; PenstockError for one that is not let in."""
+    def entered(self, identity: str, guest: Guest | None) -> PeerLogic:
+        """Somebody has proved to be this, no guest if it is a worker; PenstockError for one that is not let in."""
 
 
 class Entrance:
-    """A listening address and those who came in."""
+    """A listening address and those who came in: of each user so many, and none that stops in a question."""
 
     def __init__(self, access: ServiceAccess, ends: PeerEnds) -> None:
         secrets: Secrets = ServiceSecrets(access)
@@ -138,7 +144,9 @@ class Entrance:
         self._protection = access.protection
         self._door: Door[Endpoint] = Door(Service.REMOTE, secrets, self._enter)
         self._listener: Listener | None = None
-        self._connections: set[FrameConnection[Any]] = set()
+        self._connections: dict[FrameConnection[Any], PeerLogic] = {}
+        self._budgets = UserBudgets(_GUESTS, own_descriptors())
+        self._turns = Turns()
 
     async def open(self, address: str) -> str:
         """Listen; the address with its port."""
@@ -155,14 +163,40 @@ class Entrance:
         for connection in list(self._connections):
             connection.close()
 
+    def look(self, now: float) -> None:
+        """Close connections whose question has come in part, and does not go on; to be called from time to time."""
+        for connection, logic in list(self._connections.items()):
+            if logic.guest is not None and 0 < logic.decoder.since < now - _HALF_SECONDS and connection.is_reading:
+                connection.close(ProtocolError(f"a question has not come whole within {_HALF_SECONDS:.0f} s"))
+
     def _enter(self, endpoint: Endpoint, identity: str) -> None:
-        logic = self._ends.entered(identity)
+        guest = None if worker_of(identity) else self._guest(user_of(application_of(identity)))
+        try:
+            logic = self._ends.entered(identity, guest)
+        except BaseException:
+            self._leave(guest)
+            raise
         connection = FrameConnection(endpoint, logic, self._closed)
-        logic.hang_up = connection.close
-        self._connections.add(connection)
+        logic.connection = connection
+        self._connections[connection] = logic
+
+    def _guest(self, user: str) -> Guest:
+        share = self._budgets.enter(user)
+        if share is None:
+            raise QuotaError(
+                f"user {user} has as many connections as one may have here, {self._budgets.of_one} where nobody else"
+                " has any. Run fewer tasks at a time, or have the operator set a larger LimitNOFILE"
+            )
+        return Guest(share, self._turns)
+
+    def _leave(self, guest: Guest | None) -> None:
+        if guest is not None:
+            self._budgets.leave(guest.share.user)
 
     def _closed(self, connection: FrameConnection[Any], error: BaseException | None) -> None:
-        self._connections.discard(connection)
+        logic = self._connections.pop(connection, None)
+        if logic is not None:
+            self._leave(logic.guest)
 
 
 class Way:

@@ -21,11 +21,13 @@ from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.merged import BlockFate, MergedDataset, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.peers import user_of
-from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, plain_memory
+from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, no_rows
 from penstock.remote.worker_index import CommittedWriter
 
 UNUSED_SECONDS = 10.0
 _PACE = 64 << 10
+_MOST_LETTERS, _MOST_WRITERS = 1_100, 16
+"""Of a partition's name, with that of its job, and of one connection: a task's has one."""
 TAKEN = 0
 FATES = {
     BlockFate.STORE: TAKEN,
@@ -52,6 +54,8 @@ class PushSession:
         self._writers: dict[int, MergedDataset] = {}
         self._acks: list[bytes] = []
         self._is_open = True
+        self._entered: dict[int, int] = {}
+        """By writer: the names with which it came, and itself."""
         self._arriving = 0
         """The memory of the block that is being received."""
         self._came = 0
@@ -60,7 +64,16 @@ class PushSession:
         self._moved = 0.0
 
     def open(self, asked: ask.EnterWriter) -> ask.Opened:
-        """A writer pushes from now on."""
+        """A writer pushes from now on; ProtocolError for names of more than there can be."""
+        entries, before = 1 + len(asked.begins) // PAIR.size, self._entered.get(asked.writer, 0)
+        is_too_many = not before and len(self._entered) >= _MOST_WRITERS
+        if is_too_many or entries > ask.MOST_FILES + 1 or len(str(asked.partition)) > _MOST_LETTERS:
+            raise ProtocolError(
+                f"a writer of {asked.partition!s:.50} comes with {entries - 1:,} files, and"
+                f" {len(self._entered)} others are here"
+            )
+        self._holdings.entering(self._user, max(0, entries - before))
+        self._entered[asked.writer] = max(entries, before)
         dataset = self._holdings.dataset(self._application, str(asked.partition.dataset))
         dataset.enter(asked.writer, str(asked.partition), dict(PAIR.iter_unpack(asked.begins)))
         self._writers[asked.writer] = dataset
@@ -68,7 +81,7 @@ class PushSession:
 
     def commit(self, asked: ask.CommitPushed) -> asyncio.Future[Any]:
         """A writer has pushed all."""
-        dataset = self._holdings.dataset(self._application, str(asked.partition.dataset))
+        dataset = self._holdings.known(self._application, str(asked.partition.dataset))
         sums = {file: (rows, nbytes, checksum) for file, rows, nbytes, checksum in SUM.iter_unpack(asked.sums)}
         name, partition = str(asked.partition.dataset), str(asked.partition)
         paths = dataset.commit(asked.writer, partition, sums, dict(PAIR.iter_unpack(asked.ends)))
@@ -86,9 +99,9 @@ class PushSession:
         self._holdings.promise()
 
     def allocate(self, kind: int, length: int) -> memoryview:
-        """Memory for a frame: a block only within what was promised."""
+        """Memory for a block: only within what was promised."""
         if kind != BulkFrame.PUSH:
-            return plain_memory(kind, length)
+            return no_rows(kind, length)
         nbytes = charge(length - HEAD.size)
         self._holdings.credit.arrived(self._number, nbytes)
         self._arriving = nbytes
@@ -145,6 +158,8 @@ class PushSession:
     def close(self) -> None:
         """The connection is over; what was sent is stored all the same."""
         self._is_open = False
+        self._holdings.leaving(self._user, sum(self._entered.values()))
+        self._entered = {}
         if self._arriving:
             self._holdings.stored(self._number, self._arriving)
         self._holdings.leave(self._number)

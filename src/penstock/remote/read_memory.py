@@ -7,11 +7,13 @@ Rules:
 - A reader of whose bytes none has gone for `STANDING_SECONDS` stands still: its process was stopped, or its network
   is gone. If others wait, its bytes are counted apart, and it takes no more before some have gone. So readers that
   stand still keep nobody waiting, until what they hold is as much as the cap and what there is beside it.
-- All of it together is never more than the cap and what there is beside it.
+- All of it together is never more than the cap and what there is beside it, but for one read of each user who has
+  nothing: he waits for nobody, whatever number of readers of another stand still.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -24,12 +26,14 @@ class _Wanted(NamedTuple):
 
     nbytes: int
     taken: Callable[[], None]
+    user: str
 
 
 @dataclass(slots=True)
 class _Share:
     """The bytes of one reader, and the moment at which the last ones went."""
 
+    user: str
     held: int = 0
     moved: float = 0.0
     stands: bool = False
@@ -46,6 +50,8 @@ class ReadMemory:
         self._standing = 0
         """Of these, the bytes of readers that stand still."""
         self._readers: dict[object, _Share] = {}
+        self._users: Counter[str] = Counter()
+        """Bytes, by user."""
         self._line: dict[object, _Wanted] = {}
 
     @property
@@ -53,10 +59,10 @@ class ReadMemory:
         """The number of readers that wait for bytes."""
         return len(self._line)
 
-    def take(self, reader: object, nbytes: int, taken: Callable[[], None], now: float) -> bool:
+    def take(self, reader: object, nbytes: int, taken: Callable[[], None], now: float, user: str = "") -> bool:
         """Take so many bytes; False if they are taken later, in turn: then `taken` is called."""
-        self._line[reader] = _Wanted(nbytes, taken)
-        if self._first() is not reader or not self._has_room(nbytes):
+        self._line[reader] = _Wanted(nbytes, taken, user)
+        if self._first() is not reader:
             return False
         self._hold(reader, now)
         return True
@@ -65,6 +71,9 @@ class ReadMemory:
         """Give bytes back."""
         found = self._readers[reader]
         self.used -= nbytes
+        self._users[found.user] -= nbytes
+        if not self._users[found.user]:
+            del self._users[found.user]
         if found.stands:
             self._standing -= found.held
             found.stands = False
@@ -88,24 +97,29 @@ class ReadMemory:
         self._serve(now)
 
     def _first(self) -> object:
-        """The first in the line of those that move; None if there is none."""
-        for reader in self._line:
+        """The reader that can go on: the first in the line of those that move, or one of a user who has nothing."""
+        is_led = False
+        for reader, wanted in self._line.items():
             found = self._readers.get(reader)
-            if found is None or not found.stands:
+            if found is not None and found.stands:
+                continue
+            if not self._users[wanted.user] or (not is_led and self._has_room(wanted.nbytes)):
                 return reader
+            is_led = True
         return None
 
     def _serve(self, now: float) -> None:
-        while (reader := self._first()) is not None and self._has_room(self._line[reader].nbytes):
+        while (reader := self._first()) is not None:
             self._hold(reader, now)()
 
     def _hold(self, reader: object, now: float) -> Callable[[], None]:
         wanted = self._line.pop(reader)
-        found = self._readers.setdefault(reader, _Share())
+        found = self._readers.setdefault(reader, _Share(wanted.user))
         if not found.held:
             found.moved = now
         found.held += wanted.nbytes
         self.used += wanted.nbytes
+        self._users[wanted.user] += wanted.nbytes
         return wanted.taken
 
     def _has_room(self, nbytes: int) -> bool:

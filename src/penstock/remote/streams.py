@@ -64,7 +64,7 @@ class ReadSession:
         """Begin a stream; its blocks follow the answer."""
         if asked.stream in self._streams or len(self._streams) >= _STREAMS or asked.credit < LEAST_CREDIT:
             raise ProtocolError(f"stream {asked.stream} can't be opened with a credit of {asked.credit} bytes")
-        dataset = self._holdings.dataset(self._owner(asked), asked.dataset)
+        dataset = self._holdings.known(self._owner(asked), asked.dataset)
         files = [file for (file,) in struct.iter_unpack("<I", asked.files)]
         plan = dataset.plan(asked.writers, files)
         size = sum(spot.size for spot in plan.spots)
@@ -112,7 +112,7 @@ class ReadSession:
             size, now = _size(stream.next), time.monotonic()
             if stream.credit < size:
                 return
-            if self._holdings.reading.take(stream, size, functools.partial(self._taken, stream), now):
+            if self._holdings.reading.take(stream, size, functools.partial(self._taken, stream), now, self._user):
                 self._begin(stream, stream.next, size)
             else:
                 stream.is_waiting, stream.since = True, now

@@ -16,18 +16,25 @@ Calls and replies are those of the control plane (`link.frames`). Beside them:
 
 PUSH and DATA are received straight into memory of their own, which is asked for when their length is known. Their
 heads vouch for themselves and the stream: blocks have checksums of their own.
+
+Whoever comes in to ask is a `Guest`: his user has a share (`connection.budgets`) of what questions and answers take,
+and his questions have their turns with those of others (`connection.turns`). Nothing is read of him meanwhile.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from penstock.connection.budgets import UserShare
 from penstock.connection.frames import HEADER, OutgoingFrame, Seal, beginning, check, frame, read_beginning
+from penstock.connection.turns import Turns
 from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.link.control import error_message, raise_for_error
 from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
@@ -36,6 +43,10 @@ from penstock.link.wire import Plain, from_wire, to_wire
 from penstock.shuffle.requests import Request
 
 SCRATCH: Final = 64 << 10
+GUEST_SCRATCH: Final = 4 << 10
+"""Of a connection that anybody may have: what is larger counts in its user's share."""
+QUESTION_BYTES: Final = 5 << 19
+"""The most of one question of a guest: the commit of a writer of 65,536 files."""
 ACK: Final = struct.Struct("<QIIB3x")
 """Writer, file, number, what became of it."""
 PAIR: Final = struct.Struct("<II")
@@ -60,7 +71,6 @@ class BulkFrame(IntEnum):
 
 OWN_MEMORY: Final[dict[int, int]] = {BulkFrame.PUSH: 0, BulkFrame.DATA: PAIR.size}
 """The bytes of these frames' bodies that their heads vouch for."""
-_MOST_UNREAD: Final = 16 << 20
 Allocate = Callable[[int, int], memoryview]
 """Memory for the body of a frame of this type and length; raises ProtocolError for one that must not come."""
 
@@ -70,12 +80,30 @@ def plain_memory(_: int, length: int) -> memoryview:
     return memoryview(bytearray(length))
 
 
+def no_rows(kind: int, _: int) -> memoryview:
+    """Memory for blocks, where none are to come."""
+    raise ProtocolError(f"a frame of type {kind} is not expected here")
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """One who comes in to ask: his user's share, and the turns of all users."""
+
+    share: UserShare
+    turns: Turns
+
+
 class BulkReader:
     """A `Decoder`: cuts a byte stream into frames. Views of small ones are good until the next target."""
 
-    def __init__(self, allocate: Allocate) -> None:
+    def __init__(self, allocate: Allocate, share: UserShare | None = None) -> None:
         self._allocate = allocate
-        self._scratch = memoryview(bytearray(SCRATCH))
+        self._share = share
+        self._half = 0
+        """The bytes of a question that are counted in the share, until there is another one."""
+        self.since = 0.0
+        """The moment at which a question has begun to come that has not come whole, or 0."""
+        self._scratch = memoryview(bytearray(SCRATCH if share is None else GUEST_SCRATCH))
         self._start = self._end = 0
         self._kind = 0
         self._seal: Seal | None = None
@@ -98,6 +126,7 @@ class BulkReader:
         self._allocate = plain_memory
         self._scratch = memoryview(b"")
         self._body = None
+        self._let_go()
 
     def next_target(self) -> memoryview:
         """The place for the next bytes."""
@@ -118,16 +147,22 @@ class BulkReader:
 
     def next_message(self) -> tuple[int, memoryview] | None:
         """The next whole frame, if it is there."""
-        return self._begin() if self._body is None else self._finish(self._body)
+        found = self._begin() if self._body is None else self._finish(self._body)
+        if found is not None or self.is_at_boundary:
+            self.since = 0.0
+        elif self._kind not in OWN_MEMORY or self._body is None:
+            self.since = self.since or time.monotonic()
+        return found
 
     def _begin(self) -> tuple[int, memoryview] | None:
         """The next frame, if it is a small one that is whole; a large one gets memory of its own."""
+        self._let_go()
         there = self._end - self._start
         if there < HEADER.size:
             return None
         length, kind, _, seal = read_beginning(self._scratch, self._start)
         begin, vouched = self._start + HEADER.size, OWN_MEMORY.get(kind)
-        if vouched is None and length <= SCRATCH:
+        if vouched is None and length <= len(self._scratch):
             if there < length:
                 return None
             found = self._scratch[begin : self._start + length]
@@ -141,7 +176,7 @@ class BulkReader:
             if there < HEADER.size + vouched:
                 return None
             check(seal, self._scratch[begin : begin + vouched])
-        body = self._allocate(kind, length - HEADER.size)
+        body = self._memory(length) if vouched is None else self._allocate(kind, length - HEADER.size)
         self._filled = min(there - HEADER.size, len(body))
         body[: self._filled] = self._scratch[begin : begin + self._filled]
         self._start = begin + self._filled
@@ -157,6 +192,21 @@ class BulkReader:
             check(self._seal, body)
         return self._kind, body
 
+    def _memory(self, length: int) -> memoryview:
+        """Memory for a large question."""
+        if self._share is not None:
+            if length > QUESTION_BYTES:
+                raise ProtocolError(f"a question of {length:,} bytes has come: {QUESTION_BYTES:,} is the limit")
+            if not self._share.take_half(length):
+                raise ProtocolError("its user has more questions that have come in part than memory is there for")
+            self._half = length
+        return plain_memory(0, length - HEADER.size)
+
+    def _let_go(self) -> None:
+        if self._share is not None:
+            self._share.half -= self._half
+        self._half = 0
+
 
 Serve = Callable[[Any], Any]
 """Answers a request: with the answer, or, if that comes later, with something that has `add_done_callback`."""
@@ -170,6 +220,19 @@ def _nobody(_: BaseException | None) -> None:
     """Nobody is to be told any more."""
 
 
+class Reading(Protocol):
+    """A connection that the core of one who asks can stop."""
+
+    def stop_reading(self) -> None:
+        """Read no more."""
+
+    def go_on_reading(self) -> None:
+        """Read on."""
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End it."""
+
+
 class PeerLogic:
     """One end of a connection: calls in both directions, and the frames between."""
 
@@ -179,20 +242,20 @@ class PeerLogic:
         bulk: Mapping[int, Callable[[memoryview], None]],
         lost: Callable[[BaseException | None], None],
         allocate: Allocate = plain_memory,
+        guest: Guest | None = None,
     ) -> None:
         self.wake: Callable[[], None] = _nothing
-        self.hang_up: Callable[[BaseException | None], None] = _nobody
-        """Ends the connection, where its shell lets this end do that."""
-        self.decoder = BulkReader(allocate)
+        self.connection: Reading | None = None
+        """The connection of a guest, as long as there is one."""
+        self.guest = guest
+        self.decoder = BulkReader(allocate, None if guest is None else guest.share)
         self._serves = {kind.METHOD: (kind, serve) for kind, serve in serves.items()}
         self._bulk = bulk
         self._lost = lost
         self._calls = OpenCalls()
         self._waiting: dict[int, Callable[[BaseException], None]] = {}
         self._out: deque[OutgoingFrame] = deque()
-        self._unread = 0
-        """Bytes of answers that the other side has not taken."""
-        self._is_over = False
+        self._is_over = self._is_in_line = False
 
     def ask(self, request: Request[Any], answered: Callable[[Any], None]) -> None:
         """Ask; `answered` gets the answer, or the error in its place, also when the connection breaks or is over."""
@@ -245,7 +308,7 @@ class PeerLogic:
         kind, body = message
         try:
             if kind == LinkFrameType.CALL:
-                self._serve(body)
+                self._take_turn(body)
             elif kind == LinkFrameType.REPLY:
                 self._calls.answer(body)
             elif kind in self._bulk:
@@ -277,14 +340,44 @@ class PeerLogic:
         self._lost(error)
         # These were ways from here to here, which keep the memory of what is over: Python looks for such circles when
         # many new objects have come, whatever their bytes, and a service that serves hundreds of connections has few.
-        self._lost = self.hang_up = _nobody
+        self._lost = _nobody
+        if self.guest is not None and self.connection is not None:
+            self.guest.share.leave(self.connection.go_on_reading)
+        self.connection = None
         self._calls = OpenCalls()
         self._serves, self._bulk = {}, {}
         self.decoder.close()
 
+    def hang_up(self, error: BaseException) -> None:
+        """End the connection, where this is its guest's side."""
+        if self.connection is not None:
+            self.connection.close(error)
+
+    def _take_turn(self, body: memoryview) -> None:
+        """Serve a question of a guest in turn with others: the frame stays where it is, as nothing is read then."""
+        guest, connection = self.guest, self.connection
+        if guest is None or connection is None:
+            self._serve(body)
+        elif not guest.turns.take(guest.share.user, functools.partial(self._turn, connection, body)):
+            self._is_in_line = True
+            connection.stop_reading()
+
+    def _turn(self, connection: Reading, body: memoryview) -> None:
+        if not self._is_in_line:
+            self._serve(body)
+            return
+        self._is_in_line = False
+        if self._is_over:
+            return
+        connection.go_on_reading()
+        try:
+            self._serve(body)
+        except FRAME_ERRORS as error:
+            connection.close(ProtocolError(f"a question could not be read: {error!r}"))
+        except PenstockError as error:
+            connection.close(error)
+
     def _serve(self, body: memoryview) -> None:
-        if self._unread > _MOST_UNREAD:
-            raise ProtocolError(f"{self._unread:,} bytes of answers were not taken, and more is asked")
         number, method, message, _ = read_call(body)
         try:
             kind, serve = self._serves[method]
@@ -298,11 +391,22 @@ class PeerLogic:
             self._reply(number, error_message(error))
             return
         if hasattr(answer, "add_done_callback"):
+            if self.guest is not None:
+                self.guest.share.questions += 1
             answer.add_done_callback(lambda done: self._reply_later(number, done))
         else:
             self._reply(number, to_wire(answer))
+        self._rest()
+
+    def _rest(self) -> None:
+        """Read no more of a user who has too much of what was not answered, or not taken."""
+        if self.guest is not None and self.connection is not None and self.guest.share.is_over:
+            self.connection.stop_reading()
+            self.guest.share.wait(self.connection.go_on_reading)
 
     def _reply_later(self, number: int, done: Any) -> None:
+        if self.guest is not None:
+            self.guest.share.less(questions=1)
         if done.cancelled():
             return
         error = done.exception()
@@ -310,8 +414,9 @@ class PeerLogic:
 
     def _reply(self, number: int, answer: Plain) -> None:
         data = reply_frame(number, answer)
-        self._unread += len(data)
-        self.send_frame(OutgoingFrame((data,), len(data), functools.partial(self._taken, len(data))))
-
-    def _taken(self, nbytes: int) -> None:
-        self._unread -= nbytes
+        if self.guest is None:
+            self.send(data)
+            return
+        self.guest.share.unread += len(data)
+        taken = functools.partial(self.guest.share.less, unread=len(data))
+        self.send_frame(OutgoingFrame((data,), len(data), taken))

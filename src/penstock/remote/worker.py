@@ -29,7 +29,7 @@ from penstock.remote.peers import Entrance, ServiceAccess, Way, application_of, 
 from penstock.remote.pushed import PushSession
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.streams import ReadSession
-from penstock.remote.wire import BulkFrame, PeerLogic, Serve
+from penstock.remote.wire import BulkFrame, Guest, PeerLogic, Serve
 from penstock.shuffle.metrics import Metric, MetricKind
 from penstock.shuffle.requests import Request
 
@@ -93,7 +93,7 @@ class RemoteWorker:
             await self.holdings.store.finish()
             self.holdings.store.close(is_needed=is_needed)
 
-    def entered(self, identity: str) -> PeerLogic:
+    def entered(self, identity: str, guest: Guest | None) -> PeerLogic:
         """A task has come in."""
         application = application_of(identity)
         number = next(self._numbers)
@@ -118,7 +118,7 @@ class RemoteWorker:
             pushes.close()
             reads.close()
 
-        logic = PeerLogic(serves, bulk, lost, pushes.allocate)
+        logic = PeerLogic(serves, bulk, lost, pushes.allocate, guest)
         pushes.logic = reads.logic = logic
         self.holdings.enter(number, logic, application)
         self._pushes[number] = pushes
@@ -135,6 +135,8 @@ class RemoteWorker:
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
             self.holdings.store.look()
+            self._entrance.look(time.monotonic())
+            self.holdings.look(time.monotonic())
             for session in list(self._pushes.values()):
                 session.look(time.monotonic())
 

@@ -40,11 +40,20 @@ class RemoteEnvironment(BlockingEnvironment):
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release these, wherever they lie."""
-        self._client.call(self._client.ask(ask.DropPartitions(tuple(partitions))))
+        for piece in ask.pieces(partitions):
+            self._client.call(self._client.ask(ask.DropPartitions(piece)))
 
     def partitions_occupying_local_resources(self) -> list[PartitionId]:
         """The partitions of this host that workers hold."""
-        return list(self._client.call(self._client.ask(ask.ListOfHost(self._host.environment))).partitions)
+        found: list[PartitionId] = []
+        page = ask.WrittenThere(())
+        while not found or len(page.partitions) == ask.MOST_ASKED:
+            asked = ask.ListOfHost(self._host.environment, found[-1] if found else None)
+            page = self._client.call(self._client.ask(asked))
+            if not page.partitions:
+                break
+            found += page.partitions
+        return found
 
     def close(self) -> None:
         """Hang up; finished partitions stay."""

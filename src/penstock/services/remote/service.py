@@ -12,12 +12,13 @@ import concurrent.futures
 import logging
 import secrets
 import socket
+import zlib
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ProtocolError, QuotaError
 from penstock.services.described_results import packed_result, unpacked_result
 from penstock.services.remote.metrics import METRICS
 from penstock.services.remote.places import Breadth
@@ -45,6 +46,9 @@ _AGAIN_SECONDS = 1.0
 _WATCH_SECONDS = 60.0
 """The manager answers when it has something to say, or after some seconds, whatever `retryTimeout` is."""
 _IDENTITY_BYTES = 16
+_LEVEL = 1
+_MOST_KEPT = 2 << 20
+"""The bytes of a result's description, packed, and of the names of its partitions: the most of one question."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -159,12 +163,18 @@ class RemoteMaster:
         self, name: str, schema: bytes, partitions: Sequence[ShuffleDescriptor]
     ) -> list[ShuffleDescriptor]:
         """Have the manager keep these under a name; the words that find them."""
-        from penstock.remote.messages import KeepResult
+        from penstock.remote.messages import KeepResult, packed_partitions
 
         result = secrets.token_hex(_IDENTITY_BYTES)
         kept = [each if each.empty else _as_kept(each, result) for each in partitions]
-        there = tuple(each.partition for each in kept if not each.empty)
-        await self._call(self._client.ask(KeepResult(name, result, packed_result(schema, kept), there)))
+        there = packed_partitions(each.partition for each in kept if not each.empty)
+        description = zlib.compress(packed_result(schema, kept), _LEVEL)
+        if (size := len(description) + sum(map(len, there.values()))) > _MOST_KEPT:
+            raise QuotaError(
+                f"the result {name} can't be kept: its description and the names of its {len(kept):,} partitions have"
+                f" {size:,} bytes, and the remote shuffle service takes {_MOST_KEPT:,}: keep fewer partitions"
+            )
+        await self._call(self._client.ask(KeepResult(name, result, description, there)))
         return kept
 
     async def find_result(self, name: str) -> tuple[bytes, list[ShuffleDescriptor]] | None:
@@ -172,7 +182,12 @@ class RemoteMaster:
         from penstock.remote.messages import FindResult
 
         found = await self._call(self._client.ask(FindResult(name)))
-        return unpacked_result(name, found.description) if found.result else None
+        if not found.result:
+            return None
+        try:
+            return unpacked_result(name, zlib.decompress(found.description))
+        except zlib.error as error:
+            raise ProtocolError(f"the description of the result {name} can't be read: {error}") from error
 
     async def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wrap_future(self._client.begin(coroutine))
