@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 
 from penstock import readCsv, readJson, readText
 from penstock.api import line_files, readers
+from penstock.api.json_lines import JsonLines
 from penstock.api.line_files import LineRange, whole_lines
 from penstock.errors import JobError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
@@ -48,6 +51,32 @@ def test_each_line_is_in_one_piece(
     for part, following in pairwise(found):
         assert part.endswith((b"\n", b"\r"))
         assert not (part.endswith(b"\r") and following.startswith(b"\n"))
+
+
+def test_a_line_of_many_pieces_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces that lie inside it end where they end: each had read on to the line's end."""
+    monkeypatch.setattr(line_files, "READ_BYTES", 64)
+    (tmp_path / "a.txt").write_bytes(b"x" * 100_000 + b"\nshort\n")
+    read: list[int] = []
+
+    class Counted:
+        def __init__(self, file: Any) -> None:
+            self.seek, self.tell, self._file = file.seek, file.tell, file
+
+        def read(self, size: int) -> bytes:
+            read.append(len(found := self._file.read(size)))
+            return found
+
+    class Counting:
+        @contextmanager
+        def open_input_file(self, path: str) -> Iterator[Counted]:
+            with pafs.LocalFileSystem().open_input_file(path) as file:
+                yield Counted(file)
+
+    pieces = [LineRange(0, start, min(start + 1000, 100_007)) for start in range(0, 100_007, 1000)]
+    found = [lines for piece in pieces for lines in whole_lines(Counting(), str(tmp_path / "a.txt"), piece)]
+    assert list(map(len, found)) == [100_001, 6]
+    assert sum(read) < 3 * 100_007
 
 
 def test_a_file_is_read_by_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +226,18 @@ def test_bad_lines_of_json(tmp_path: Path) -> None:
         readJson(None, tmp_path, "b binary")
     with pytest.raises(SettingError, match=r"column 'm' is .*JSON is not read into maps: declare it as a struct"):
         readJson(None, tmp_path, "n int, m array<map<string, int>>")
+
+
+def test_many_bad_lines_of_json_cost_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits of some hundred lines is read at once: each bad line was read by itself, field by field."""
+    calls: list[object] = []
+    read_json = pj.read_json
+    monkeypatch.setattr(pj, "read_json", lambda *given: (calls.append(given), read_json(*given))[1])
+    lines = [f'{{"k": "no {number}", "s": {number}}}' if number % 2 else '{"k": 1}' for number in range(4000)]
+    rows = JsonLines(pa.schema([("k", pa.int64()), ("s", pa.string())])).rows("\n".join(lines).encode())
+    assert rows["k"].to_pylist() == [1, None] * 2000
+    assert rows["s"].to_pylist() == [str(number) if number % 2 else None for number in range(4000)]
+    assert len(calls) < 100
 
 
 def test_a_type_that_was_found_is_no_reason_for_nulls(tmp_path: Path) -> None:

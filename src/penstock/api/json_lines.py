@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines of JSON as rows: Arrow's reader takes them all at once; where it can't, halves find the lines that are bad.
 
-A bad line is looked at by itself, field by field: what fits is kept, as in Spark. Limits: a line whose object another
+Lines near a bad one are looked at field by field: what fits is kept, as in Spark. Limits: a line whose object another
 reader would take otherwise is an error in each mode: an array of objects, single quotes, and a number, list or object
 where a string is declared, of which Spark takes the text. Columns of bytes, which Spark reads as base64, and of maps
 are refused.
@@ -30,6 +30,11 @@ Values = dict[str, Any]
 
 _INNER_LINE = re.compile(rb"\n[\x00-\x20]*[^{\x00-\x20]|[^}\x00-\x20][\x00-\x20]*\n")
 """The place of a line that neither begins nor ends as an object does: Arrow may see one object in several lines."""
+_FEW_LINES = 256
+"""Among more lines halves find the bad ones; of so few each is looked at, and what fits is read at once."""
+_WHOLE = re.compile("-?[0-9]{1,40}$")
+_SHORT = 300
+"""Fewer digits are a double, though it may be an infinite one."""
 _NULL_LINE = re.compile(rb"(?:\A|\n)[\x00-\x20]*null")
 
 
@@ -101,6 +106,9 @@ class _JsonReader:
         self._bad = bad
         self._wanted = pa.schema([each.with_type(as_text(each.type)).with_nullable(True) for each in data])
         self._numbers = JsonNumbers(None) if bad.found else JsonNumbers.of(self._wanted)
+        self._row = pa.struct(list(data))
+        self._known: dict[tuple[type, Any, pa.DataType], tuple[Any, bool]] = {}
+        """Whether single values fit: bad lines often have the same ones."""
         self.places: list[int] = []
 
     def parsed(self, text: bytes, count: int) -> list[pa.Array] | None:
@@ -127,8 +135,8 @@ class _JsonReader:
 
     def read(self, lines: list[bytes], begin: int = 0) -> list[list[pa.Array]]:
         """The columns of lines of which one at least is bad, in pieces."""
-        if len(lines) == 1:
-            return [self._single(lines[0].decode(), begin)]
+        if len(lines) <= _FEW_LINES:
+            return [self._mended(lines, begin)]
         half = len(lines) // 2
         pieces: list[list[pa.Array]] = []
         for portion, start in ((lines[:half], begin), (lines[half:], begin + half)):
@@ -136,34 +144,62 @@ class _JsonReader:
             pieces += [whole] if whole is not None else self.read(portion, start)
         return pieces
 
-    def _single(self, line: str, place: int) -> list[pa.Array]:
+    def _mended(self, lines: list[bytes], begin: int) -> list[pa.Array]:
+        """The columns of what fits of each line."""
+        mended = [self._mended_line(line, begin + number) for number, line in enumerate(lines)]
+        columns = self.parsed(b"\n".join(mended), len(mended))
+        if columns is None:
+            worst = next(number for number, line in enumerate(mended) if self.parsed(line, 1) is None)
+            raise _unclear(lines[worst].decode(), "a value")
+        return columns
+
+    def _mended_line(self, text: bytes, place: int) -> bytes:
+        line = text.decode()
         found = _object(line)
-        kept, fits = ({}, False) if found is None else self._fitting(found, pa.struct(list(self._data)), line)
+        kept, fits = ({}, False) if found is None else self._fitting(found, self._row, line)
         if not fits:
             if self._bad.found:
                 raise _unclear(line, "a value that is none of the types of the first lines, and")
             self._bad.refuse(line, "there is no object" if found is None else "a value does not fit the schema")
             self.places.append(place)
-        columns = self.parsed(_text(kept).encode(), 1)
-        if columns is None:
-            raise _unclear(line, "a value")
-        return columns
+        return _text(kept).encode()
 
     def _fitting(self, value: Any, kind: pa.DataType, line: str) -> tuple[Any, bool]:
         """The part of a value that Spark would keep, and whether it is all; pa.ArrowInvalid if nobody knows."""
         if value is None:
             return None, True
         if pt.is_struct(kind):
-            if not isinstance(value, dict):
-                return None, False
-            there = [each for each in kind if each.name in value]
-            found = [self._fitting(value[each.name], each.type, line) for each in there]
-            kept = {each.name: item for each, (item, _) in zip(there, found, strict=True)}
-            return kept, all(fits for _, fits in found)
+            return self._fields(value, kind, line) if isinstance(value, dict) else (None, False)
         if pt.is_string(kind):
             if isinstance(value, dict | list):
                 raise _unclear(line, "an object where a string is declared")
             return str(value).lower() if isinstance(value, bool) else str(value), True
+        if isinstance(value, dict | list):
+            return self._single(value, kind, line)
+        known = (type(value), value, kind)
+        if known not in self._known:
+            self._known[known] = self._single(value, kind, line)
+        return self._known[known]
+
+    def _fields(self, value: Values, kind: pa.DataType, line: str) -> tuple[Any, bool]:
+        there = [each for each in kind if each.name in value]
+        found = [self._fitting(value[each.name], each.type, line) for each in there]
+        kept = {each.name: item for each, (item, _) in zip(there, found, strict=True)}
+        return kept, all(fits for _, fits in found)
+
+    def _single(self, value: Any, kind: pa.DataType, line: str) -> tuple[Any, bool]:
+        if pt.is_integer(kind) and isinstance(value, _Number) and _WHOLE.match(value):
+            return (
+                (value, True) if -(1 << kind.bit_width - 1) <= int(value) < 1 << kind.bit_width - 1 else (None, False)
+            )
+        if pt.is_floating(kind) and isinstance(value, _Number) and len(value) < _SHORT:
+            return value, True
+        if isinstance(value, str) and (
+            pt.is_boolean(kind)
+            or (not isinstance(value, _Number) and pt.is_integer(kind))
+            or (pt.is_floating(kind) and value.encode() not in WORDS)
+        ):
+            return None, False
         if pt.is_temporal(kind) and isinstance(value, str):
             return self._time(value, kind, line)
         reader = _JsonReader(pa.schema([pa.field("value", kind)]), self._zone, self._bad)
@@ -206,9 +242,8 @@ def _is_number_to_spark(value: Any, kind: pa.DataType) -> bool:
 
 def _object(line: str) -> Values | None:
     """The object of a line, None where there is none; raises pa.ArrowInvalid for what Spark may read."""
-    decoder = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
     try:
-        found, _ = decoder.raw_decode(line.strip())  # what follows is not looked at, as in Spark
+        found, _ = _DECODER.raw_decode(line.strip())  # what follows is not looked at, as in Spark
     except ValueError:
         if "'" in line:
             raise _unclear(line, "single quotes") from None
@@ -244,3 +279,6 @@ def _text(value: Any) -> str:
 
 def _strings(text: str) -> pa.Array:
     return line_array(text.replace("\n", " ").encode())
+
+
+_DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)

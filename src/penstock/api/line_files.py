@@ -20,8 +20,8 @@ import pyarrow.fs as pafs
 from penstock.api.paths import ListedFile, PathLike, data_files
 from penstock.errors import SchemaError, SettingError
 from penstock.operators.line_ends import (
-    behind_last_line,
     behind_line,
+    cut_at_lines,
     first_line_with_text,
     plain_lines,
     without_mark,
@@ -29,7 +29,7 @@ from penstock.operators.line_ends import (
 from penstock.operators.line_format import COMPRESSED, LineFormat
 
 PIECE_BYTES = 8 << 20
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 _BY_SPARK = "read it by penstock.fromDataFrame(spark.read.format({!r}).load(...))"
 _NO_LINES = {
     b"PAR1": ("a Parquet file", "read it by penstock.readParquet"),
@@ -142,7 +142,7 @@ def first_lines(filesystem: pafs.FileSystem, files: Sequence[ListedFile], most: 
         lines = plain_lines(without_mark(_start(filesystem, file.path)))
         if lines.strip():
             found.append(lines.lstrip(b"\n"))
-        if len(found) == most or sum(map(len, found)) >= _READ_BYTES:
+        if len(found) == most or sum(map(len, found)) >= READ_BYTES:
             break
     return b"\n".join(found)
 
@@ -152,7 +152,7 @@ def _start(filesystem: pafs.FileSystem, path: str) -> bytes:
     found = b""
     for lines in whole_lines(filesystem, path, LineRange(0, 0, -1)):
         found += lines
-        if len(found) >= _READ_BYTES // 2:
+        if len(found) >= READ_BYTES // 2:
             break
     return found
 
@@ -165,51 +165,54 @@ def whole_lines(filesystem: pafs.FileSystem, path: str, piece: LineRange) -> Ite
     """
     if piece.end < 0:
         with filesystem.open_input_stream(path) as stream:
-            yield from _whole(stream, None)
+            yield from cut_at_lines(_chunks(stream, None))
         return
     with filesystem.open_input_file(path) as file:
         if piece.start:
             file.seek(piece.start - 1)
-            _skip_line(file)
-        yield from _whole(file, piece.end - file.tell())
+            _skip_line(file, piece.end)
+        yield from cut_at_lines(_chunks(file, piece.end - file.tell()))
 
 
-def _skip_line(file: pa.NativeFile) -> None:
-    """Go on to the place after the next line end."""
-    start = file.tell()
-    chunk, behind = _to_line_end(file, b"", 0)
-    file.seek(start + (len(chunk) if behind < 0 else behind))
+def _skip_line(file: pa.NativeFile, end: int) -> None:
+    """Go on to the place after the next line end; if there is none ahead of `end`, to `end` or after it."""
+    place, chunk = file.tell(), b""
+    while place < end:
+        more = file.read(READ_BYTES)
+        chunk += more
+        behind = behind_line(chunk, 0, is_all=not more)
+        if behind >= 0 or not more:
+            place += len(chunk) if behind < 0 else behind
+            break
+        place, chunk = place + len(chunk), b""
+        if more.endswith(b"\r"):  # which may be half of a line end
+            place, chunk = place - 1, b"\r"
+    file.seek(place)
 
 
 def _to_line_end(file: pa.NativeFile, chunk: bytes, start: int) -> tuple[bytes, int]:
     """The bytes, and more until a line ends after `start`, and the place after that; -1 at the file's end."""
+    ahead: list[bytes] = []
     behind = behind_line(chunk, start, is_all=False)
     while behind < 0:
-        more = file.read(_READ_BYTES)
-        chunk += more
-        behind = behind_line(chunk, start, is_all=not more)
+        more = file.read(READ_BYTES)
         if not more:
+            behind = behind_line(chunk, start, is_all=True)
             break
-    return chunk, behind
+        known = len(chunk) - chunk.endswith(b"\r")
+        ahead.append(chunk[:known])
+        chunk, start = chunk[known:] + more, max(0, start - known)
+        behind = behind_line(chunk, start, is_all=False)
+    return b"".join((*ahead, chunk)), behind if behind < 0 else sum(map(len, ahead)) + behind
 
 
-def _whole(file: pa.NativeFile, left: int | None) -> Iterator[bytes]:
-    """Lines that begin within `left` bytes from here."""
-    held = b""
-    while left is None or left > 0:
-        chunk = file.read(_READ_BYTES)
-        if not chunk:
-            break
+def _chunks(file: pa.NativeFile, left: int | None) -> Iterator[bytes]:
+    """The bytes of lines that begin within `left` bytes from here."""
+    while (left is None or left > 0) and (chunk := file.read(READ_BYTES)):
         if left is not None and len(chunk) >= left:
             # The last line that begins in the piece may end after it.
             chunk, end = _to_line_end(file, chunk, left - 1)
-            held += chunk if end < 0 else chunk[:end]
-            break
+            yield chunk if end < 0 else chunk[:end]
+            return
         left = None if left is None else left - len(chunk)
-        held += chunk
-        end = behind_last_line(held)
-        if end:
-            yield held[:end]
-            held = held[end:]
-    if held:
-        yield held
+        yield chunk

@@ -7,6 +7,7 @@ A `\r` that nothing follows yet may be half of a line end: so it ends no line un
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 _MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark, which is no text."""
@@ -17,6 +18,22 @@ def behind_last_line(chunk: bytes) -> int:
     """The place after the last line that surely ends in these bytes; 0 if none does."""
     behind = chunk.rfind(b"\n") + 1
     return max(behind, chunk.rfind(b"\r", behind, max(behind, len(chunk) - 1)) + 1)
+
+
+def cut_at_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes, cut after ends of lines; the last line may have none."""
+    held: list[bytes] = []  # joined once: a line may be as long as the file
+    for read in chunks:
+        chunk = read
+        if held and held[-1].endswith(b"\r"):
+            held[-1], chunk = held[-1][:-1], b"\r" + chunk
+        end = behind_last_line(chunk)
+        if end:
+            yield b"".join((*held, chunk[:end]))
+            held.clear()
+        held.append(chunk[end:])
+    if any(held):
+        yield b"".join(held)
 
 
 def behind_line(chunk: bytes, start: int, *, is_all: bool) -> int:

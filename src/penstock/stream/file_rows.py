@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from penstock.errors import SchemaError
 from penstock.machine.locations import is_here
-from penstock.operators.line_ends import behind_last_line, first_line_with_text, plain_lines, without_mark
+from penstock.operators.line_ends import cut_at_lines, first_line_with_text, plain_lines, without_mark
 from penstock.operators.line_format import COMPRESSED, LineFormat
 from penstock.operators.parquet_read import AS_SPARK, FileReading, ParquetRows, open_parquet
 
@@ -67,7 +67,7 @@ class LineFileFormat:
         """Whole lines, about a megabyte at a time."""
         offset, skip = position
         with _decoding(filesystem, f"{self.name} {path}"), _opened(filesystem, path, offset) as stream:
-            for lines in _whole_lines(stream):
+            for lines in cut_at_lines(iter(lambda: stream.read(READ_BYTES), b"")):
                 body = plain_lines(without_mark(lines) if offset == 0 else lines)
                 if offset == 0 and self.format.skips_first:
                     _, body = first_line_with_text(body)
@@ -149,16 +149,3 @@ def _opened(filesystem: pafs.FileSystem, path: str, offset: int) -> Any:
         raise _shorter(path)
     file.seek(offset)
     return file
-
-
-def _whole_lines(stream: Any) -> Iterator[bytes]:
-    """All of a stream, cut after ends of lines; the last line may have none."""
-    rest = b""
-    while data := stream.read(READ_BYTES):
-        rest += data
-        end = behind_last_line(rest)
-        if end:
-            yield rest[:end]
-            rest = rest[end:]
-    if rest:
-        yield rest
