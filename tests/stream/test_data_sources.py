@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -176,15 +177,16 @@ class LatestNumbers(Numbers):
 
 
 def test_a_query_begins_at_the_offset_that_the_source_said_first(tmp_path: Path) -> None:
-    """It is asked once, and not by each reader that was told no position."""
+    """It is asked once, and not by each reader that was told no position; a checkpoint ahead of all rows has it."""
     (tmp_path / "end").write_text("20")
     source = stream(tmp_path, LatestNumbers)
     begun = source.begun_at(source.first_position())
     (tmp_path / "end").write_text("30")
-    for _ in range(2):
-        reader = begun.open(0, 1, [])
-        assert polled(reader, 10, 10) == list(range(20, 30))
-        reader.close()
+    with closing(begun.open(0, 1, [])) as reader:
+        state = reader.snapshot()
+    for opened in (begun.open(0, 1, []), begun.open(0, 1, []), source.open(0, 1, [state])):
+        with closing(opened) as reader:
+            assert polled(reader, 10, 10) == list(range(20, 30))
 
 
 def test_what_is_available_is_one_range_or_what_the_source_says(tmp_path: Path) -> None:

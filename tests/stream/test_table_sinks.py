@@ -10,7 +10,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -470,15 +470,21 @@ def test_versions_of_a_delta_table_that_widen_a_column_go_on(delta: Any, tmp_pat
 
 
 def test_a_query_of_a_delta_table_begins_with_the_version_that_there_was(delta: Any, tmp_path: Path) -> None:
-    """Rows that came since are those of later versions, for readers that were told no position too."""
+    """Rows that came since are those of later versions, for readers that were told no position too.
+
+    A checkpoint that was taken ahead of all rows has the version.
+    """
     uri = str(tmp_path / "table")
     numbers(delta, uri, range(3))
     for start, expected in (({}, [0, 1, 2, 3]), ({"startingVersion": "latest"}, [3])):
         source = delta_source(options(**start), uri)
         begun = source.begun_at(source.first_position())
+        with closing(begun.open(0, 1, [])) as reader:
+            state = reader.snapshot()
         numbers(delta, uri, range(3, 4))
         for _ in range(2):
             assert rows_read(begun, len(expected)) == expected
+        assert rows_read(source, len(expected), [state]) == expected
         delta.DeltaTable(uri).restore(0)
 
 
@@ -508,9 +514,9 @@ def test_upkeep_of_a_delta_table_goes_on_or_has_one_error(delta: Any, tmp_path: 
         raise FileNotFoundError
 
 
-def rows_read(source: DeltaSource, rows: int) -> list[int]:
-    """So many numbers, from where a query begins."""
-    with closing(source.open(0, 1, [])) as reader:
+def rows_read(source: DeltaSource, rows: int, restored: Sequence[bytes] = ()) -> list[int]:
+    """So many numbers, from where a query begins or goes on."""
+    with closing(source.open(0, 1, restored)) as reader:
         found: list[int] = []
         wait_until(
             lambda: found.extend([row["n"] for row in rows_of(reader.poll(99))]) or len(found) >= rows,

@@ -101,6 +101,10 @@ class _OnePartition:
     def partitions(self) -> Sequence[str]:
         return (_PARTITION,)
 
+    def beginning(self) -> _Offset | None:
+        """The place at which the query began."""
+        return None if self._stream.begun is None else [self._stream.begun, None, 0, 0]
+
     def read(self, partition: str, offset: _Offset | None) -> RowsReadAhead:
         return RowsReadAhead(partial(_Reading, self._stream, offset), offset, self.name)
 
@@ -121,17 +125,15 @@ class _Reading:
         self._nothing = pa.RecordBatch.from_arrays(nulls, schema=self._schema)
         self._planner = _planner(source, stream.made)
         self._begin = offset
-        self._first = stream.begun
         self._is_endless = not stream.is_available_now
         self._ranges = math.inf if self._is_endless or self._planner.bounded() else 1
         """So many ranges are begun."""
-        self._committed: str | None = None
+        self._committed = stream.begun  # nothing is in front of it
 
     def read(self) -> Iterator[Read]:
         """The rows of one range after the other."""
         if self._begin is None:
-            start = self._first or json.dumps(self._planner.initial())
-            self._committed = start  # nothing is in front of it
+            self._committed = start = json.dumps(self._planner.initial())
             end, number, given = None, 0, 0
             yield self._moved([start, None, 0, 0])
         else:

@@ -115,8 +115,11 @@ class _VersionedRows:
 
     def is_backlog(self, offset: _Offset | None) -> bool:
         """True where the rows that the table had at first are not all given."""
-        place = offset or self._source.begun
-        return self._source.start is None if place is None else bool(place[1])
+        return self._source.start is None if offset is None else bool(offset[1])
+
+    def beginning(self) -> _Offset | None:
+        """The place at which the query began."""
+        return None if self._source.begun is None else list(self._source.begun)
 
     def read(self, partition: str, offset: _Offset | None) -> RowsReadAhead:
         return RowsReadAhead(partial(_VersionReading, self._source, offset), offset, "delta")
@@ -133,7 +136,7 @@ class _VersionReading:
         """The newest version when it began; entries of it and of earlier ones do not come any more."""
         self._last = self._newest if source.is_available_now else None
         self._id = str(table.metadata().id)
-        self._begin = offset or source.begun or source.first_offset(table)
+        self._begin = offset or source.first_offset(table)
         self._refuse_another_table()
 
     def read(self) -> Iterator[Read]:

@@ -69,8 +69,9 @@ class PartitionedRows(Protocol):
         texts, bytes, None, lists and maps of such. A batch is copied before more is asked for, so its memory may be
         used again.
 
-        The iterator may have `close()`, and `completed(offset)`: a checkpoint at this offset is complete, so rows in
-        front of it are not asked for again. It hears both after its end, too.
+        The rows may have `beginning()`, the offset of a partition that a query does not know: positions have it from
+        the start, also where nothing was read. The iterator may have `close()`, and `completed(offset)`: a checkpoint
+        at this offset is complete, so rows in front of it are not asked for again. It hears both after its end, too.
         """
 
 
@@ -131,7 +132,8 @@ class PartitionedSource:
         if gone := sorted(set(known) - set(names)):
             raise PlanError(f"{self.name}: partition {gone[0]!r} was read before and is not among {', '.join(names)}")
         order = [*known, *(name for name in names if name not in known)]
-        own = {name: positions.get(name, (None, 0)) for name in order[subtask::parallelism]}
+        beginning = getattr(self.rows, "beginning", lambda: None)()
+        own = {name: positions.get(name, (beginning, 0)) for name in order[subtask::parallelism]}
         return PartitionedReader(self, order, own, time.monotonic)
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:

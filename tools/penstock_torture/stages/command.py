@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from penstock_torture.stages.streaming_runs import compare_runs
 from penstock_torture.starts import run_start
 
 Say = Callable[[str], None]
+Run = Callable[[int, Path], tuple[str, str]]
+_AT_ONCE = 4
+"""Queries beside Structured Streaming, each of which waits for most of its time."""
 
 
 def torture_stages(seed: int, numbers: tuple[int, int, int, int], say: Say) -> list[str]:
@@ -30,8 +34,8 @@ def torture_stages(seed: int, numbers: tuple[int, int, int, int], say: Say) -> l
             wrong += _queries("starts", range(seed, seed + starts), run_start, say)
         if streaming:
             with _spark() as spark:
-                seeds = range(seed, seed + streaming)
-                wrong += _queries("stage-streaming", seeds, lambda one, folder: compare_runs(one, spark, folder), say)
+                compare: Run = lambda one, folder: compare_runs(one, spark.newSession(), folder)  # noqa: E731
+                wrong += _queries("stage-streaming", range(seed, seed + streaming), compare, say, _AT_ONCE)
     return wrong
 
 
@@ -51,17 +55,20 @@ def _stages(seeds: range, say: Say) -> list[str]:
     return wrong
 
 
-def _queries(kind: str, seeds: range, run: Callable[[int, Path], tuple[str, str]], say: Say) -> list[str]:
-    wrong: list[str] = []
-    for number, seed in enumerate(seeds):
+def _queries(kind: str, seeds: range, run: Run, say: Say, at_once: int = 1) -> list[str]:
+    def ran(seed: int) -> tuple[str, str]:
         with tempfile.TemporaryDirectory() as folder:
-            words, reason = run(seed, Path(folder))
-        if number % 20 == 19:
-            say(f"{kind}: up to seed {seed}, {len(wrong)} wrong")
-        if reason:
-            wrong.append(f"{kind} {seed}")
-            say(f"{kind} {seed} ({words}): {reason}")
-            say(f"    again: python -m penstock_torture --{kind} 1 --seed {seed}")
+            return run(seed, Path(folder))
+
+    wrong: list[str] = []
+    with ThreadPoolExecutor(at_once) as pool:
+        for number, (seed, (words, reason)) in enumerate(zip(seeds, pool.map(ran, seeds), strict=True), 1):
+            if reason:
+                wrong.append(f"{kind} {seed}")
+                say(f"{kind} {seed} ({words}): {reason}")
+                say(f"    again: python -m penstock_torture --{kind} 1 --seed {seed}")
+            if number % 20 == 0:
+                say(f"{kind}: {number}, up to seed {seed}, {len(wrong)} wrong")
     say(f"{kind}: {len(seeds)}, {len(wrong)} wrong")
     return wrong
 
@@ -70,7 +77,7 @@ def _queries(kind: str, seeds: range, run: Callable[[int, Path], tuple[str, str]
 def _spark() -> Iterator[Any]:
     from penstock.spark.session import open_session
 
-    conf = {"spark.master": "local[8]", "spark.log.level": "OFF", "spark.sql.session.timeZone": "UTC"}
+    conf = {"spark.master": "local[16]", "spark.log.level": "OFF", "spark.sql.session.timeZone": "UTC"}
     cheap = {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}  # each plan runs once
     with open_session(
         "penstock-torture", None, {**conf, **cheap, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random whole queries beside Structured Streaming, run by run: files come, both run with `availableNow` and end.
 
-After each run the rows that both have written must be the same. Files come to each source in any number, none
-included, some rows are copies of earlier ones, and some come late where a verb drops them. Penstock runs at other
-widths each time, is stopped or left and begun again, and its tasks are killed. No row is just as old as the watermark
-(times are even, the delay is odd), which Spark alone calls late, and none of an outer join lacks its key, which comes
-out at once here.
+After each run the rows that both have written must be the same. Files come to each source in any number, or to none,
+some rows are copies of earlier ones, and some come late where a verb drops them. Penstock runs at other widths each
+time, is stopped or left and begun again, and its tasks are killed.
+
+What docs/event-time.md tells as different is not drawn: rows that are just as old as the watermark (times are even,
+the delay odd), rows of an outer join that lack the key, late rows of joins, runs in which one of two sources has no
+rows.
 """
 
 from __future__ import annotations
@@ -71,8 +73,9 @@ def compare_runs(seed: int, spark: Any, folder: Path) -> tuple[str, str]:
     inputs = [str(folder / f"in{number}") for number in range(inputs_of(verbs))]
     try:
         for number in range(chance.randint(1, 3)):
+            has_files = number == 0 or chance.random() < 0.8
             for place in inputs:
-                days.add_files(Path(place), number)
+                days.add_files(Path(place), number if has_files else None)
             run = _random_run(chance, len(verbs), may_stop=days.is_in_order)
             spark.conf.set(_STORE, _ROCKS) if has_processor else spark.conf.unset(_STORE)
             theirs = _start_spark(spark, verbs, inputs, folder)
@@ -102,11 +105,13 @@ class _Days:
         self.is_in_order = chance.random() < 0.5
         """True if a run's files may be read in parts: nothing in them is older than their order says."""
 
-    def add_files(self, folder: Path, run: int) -> None:
-        """Some, with rows of the time of this run."""
+    def add_files(self, folder: Path, run: int | None) -> None:
+        """Some, with rows of the time of this run; None: none come to any source."""
         folder.mkdir(parents=True, exist_ok=True)
+        if run is None:
+            return
         at = 1_000 + run * _LATER
-        count = self._chance.choice((1, 1, 2, 3) if run == 0 else (0, 1, 1, 2, 3))
+        count = self._chance.choice((1, 1, 2, 3))
         for number in range(min(count, 1) if self.is_in_order else count):
             rows = self._rows(self._chance.choice((1, 5, 60, 200)), at)
             if run and self._has_late and not self.is_in_order:
