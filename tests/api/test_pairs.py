@@ -287,3 +287,17 @@ def test_wrong_pairs_are_refused_at_the_call(name: str) -> None:
     call, error, message = CALLS[name]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("pyspark.sql.classic.dataframe", r"join\(penstock.fromDataFrame\(df\).keyBy\("),
+        ("pandas", r"write other.keyBy\("),
+    ],
+)
+def test_what_is_no_keyed_stream_is_told_how_it_becomes_one(module: str, words: str) -> None:
+    """A DataFrame of Spark's, and something else."""
+    given = type("DataFrame", (), {"__module__": module})()
+    with pytest.raises(TypeError, match=words):
+        orders().join(given)

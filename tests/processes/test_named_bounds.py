@@ -116,7 +116,7 @@ CASES = [
     Case("the source's own stage", 0),
     Case("one slow subtask", 1, "slower than the others with as many rows", odd_only=True),
     Case("stage 2", 2),
-    Case("a sort that spills", -1, "MB to disk", shape="sort", conf=(("spark.penstock.task.groupMemory", "64k"),)),
+    Case("a sort that spills", -1, "MB to disk", shape="sort", conf=(("spark.penstock.task.groupMemory", "4k"),)),
     Case("a join", 2, shape="join"),
     Case("a sort", -1, shape="sort"),
     Case("many stages", 4, shape="many"),

@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 
 import few_kinds
 from penstock.attachment.launch import EnvironmentLaunch
-from penstock.errors import JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
+from penstock.errors import ControlError, JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, WorkerNumber
 from penstock.job.core.result import JobResult
@@ -28,7 +28,14 @@ from penstock.job.core.states import JobState
 from penstock.job.launcher import LaunchRequest, Submission
 from penstock.settings import Settings
 from penstock.spark.application import before_stop
-from penstock.spark.checks import python_hint, refuse_conf, refuse_connect, refuse_plain_text, worker_hint
+from penstock.spark.checks import (
+    python_hint,
+    refuse_conf,
+    refuse_connect,
+    refuse_plain_text,
+    refuse_stopped,
+    worker_hint,
+)
 from penstock.spark.java import find_java
 from penstock.spark.launcher import SparkLauncher, SparkPayload
 from penstock.spark.result_scan import LazyResult, failure_text, worded
@@ -237,13 +244,16 @@ def test_slots_are_followed_when_they_stay_fewer() -> None:
     assert told == [4, 4, None, None, 4, *[None] * 10, *[2] * 5, 6]
 
 
-def test_connect_is_refused() -> None:
-    """A Connect session and a thing that is no session get a sentence each."""
+def test_sessions_that_cannot_serve_are_refused() -> None:
+    """A Connect session, a thing that is no session and one that was stopped get a sentence each."""
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(SettingError, match="Spark Connect client has no driver process"):
         refuse_connect(connect)
     with pytest.raises(SettingError, match="not a str"):
         refuse_connect("spark")
+    stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    with pytest.raises(ControlError, match="was stopped: read it again in a new one"):
+        refuse_stopped(stopped)
 
 
 def test_python_hint_only_where_it_helps() -> None:

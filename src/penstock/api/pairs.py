@@ -121,6 +121,11 @@ def check_pair(left: KeyedStream, right: object, verb: str) -> None:
     from penstock.api.keyed_stream import KeyedStream
 
     if not isinstance(right, KeyedStream):
+        if type(right).__module__.startswith("pyspark."):
+            raise TypeError(
+                f"{verb} takes a keyed stream, not Spark's {type(right).__name__}: write "
+                f"{verb}(penstock.fromDataFrame(df).keyBy(...)) with the columns to meet on"
+            )
         raise TypeError(
             f"{verb} takes a keyed stream, not {type(right).__name__}: write other.keyBy(...) with the columns to "
             "meet on"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.errors import PlanError, SettingError
+from penstock.errors import ControlError, PlanError, SettingError
 from penstock.graph.job_graph import JobGraph
 from penstock.settings import PREFIX, Settings
 from penstock.shuffle import load_service
@@ -39,6 +39,15 @@ def refuse_connect(spark: Any) -> None:
         )
     if not module.startswith("pyspark.sql"):
         raise SettingError(f"a SparkSession is needed, not a {type(spark).__name__}")
+
+
+def refuse_stopped(spark: Any) -> None:
+    """Refuse a session that was stopped: what was read in it is read again in a new one."""
+    if spark.sparkContext._jsc is None:  # noqa: SLF001 - how PySpark itself tells
+        raise ControlError(
+            "the SparkSession in which this stream was read was stopped: read it again in a new one, for"
+            " spark.stop() ends all that was made with it"
+        )
 
 
 def refuse_conf(conf: Mapping[str, str], service: str) -> None:

@@ -46,7 +46,13 @@ from penstock.machine.memory import machine_memory
 from penstock.settings import PREFIX, RestartSettings, Settings
 from penstock.shuffle import load_service
 from penstock.spark.application import Application
-from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
+from penstock.spark.checks import (
+    refuse_conf,
+    refuse_connect,
+    refuse_plain_text,
+    refuse_stopped,
+    refuse_what_cannot_travel,
+)
 from penstock.spark.collected import CollectedRows
 from penstock.spark.datasets import HeldResult, PersistedResults
 from penstock.spark.function_errors import as_function_errors
@@ -109,6 +115,7 @@ class SparkRuntime:
     def of(cls, spark: SparkSession) -> SparkRuntime:
         """The runtime of this session."""
         refuse_connect(spark)
+        refuse_stopped(spark)
         return cls(spark)
 
     def settings(self) -> Settings:
