@@ -20,11 +20,12 @@ from penstock.link.control import carried_error, unpack
 from penstock.remote import messages as ask
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.holdings import WorkerHoldings
-from penstock.remote.merged import Spot
+from penstock.remote.merged import PLACE, MergedFile, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import BulkFrame
+from penstock.remote.worker_index import CommittedWriter
 from penstock.testing.waiting import eventually
 
 DATA = bytes(range(256)) * 4096
@@ -66,7 +67,11 @@ def test_a_read_that_fails_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         written: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         holdings.store.write(WriteJob(spot, memoryview(DATA), written.set_result, lambda: None))
         assert await written is None
-        holdings.dataset("app", "rows").restore(WRITER, "p", {0: (1, len(DATA), 1)}, {0: [spot]})
+        holdings.store.index.add(
+            CommittedWriter("app", "rows", WRITER, "p", 1, b"", PLACE.pack(0, 0, len(DATA))),
+            {0: MergedFile(0, len(DATA))},
+        )
+        holdings.restore()
         monkeypatch.setattr(os, "preadv", failing)
         access: Any = None
         session = ReadSession(holdings, "app", access)

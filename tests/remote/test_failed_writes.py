@@ -19,7 +19,7 @@ from penstock.errors import StorageError
 from penstock.remote import messages as ask
 from penstock.remote.blocks import HEAD, BlockHead, charge
 from penstock.remote.holdings import WorkerHoldings
-from penstock.remote.merged import BlockFate, MergedDataset
+from penstock.remote.merged import PLACE, BlockFate, MergedDataset
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.pushed import DAMAGED, FATES, TAKEN, PushSession
 from penstock.remote.wire import ACK, BulkFrame
@@ -149,8 +149,9 @@ def test_blocks_after_one_that_failed_go_on_with_it_at_another_worker() -> None:
             queue.acknowledged(0, number, verdict)
         moved = queue.take_full()[0]
         assert [each.number for each in moved] == list(range(2, 10))
-        assert first.dataset.commit(WRITER, str(PARTITION), {}, {0: 2}) == [0]
-        assert len(first.dataset.plan([WRITER], [0]).spots) == 2
+        pushed = first.dataset.commit(WRITER, str(PARTITION), b"", {0: 2})
+        assert pushed is not None
+        assert [number for _, number, _ in PLACE.iter_unpack(pushed.places)] == [0, HEAD.size + LENGTH]
         other = second.connect()
         second.dataset.enter(WRITER, str(PARTITION), {0: 2})
         other.push(*(each.number for each in moved))
@@ -206,7 +207,7 @@ def test_a_repeat_is_acknowledged_when_the_block_is_stored() -> None:
         assert await line.told() == {1: FULL, 2: FULL}
         assert not worker.disk.jobs
         assert worker.holdings.credit.used == 0
-        assert worker.dataset.commit(WRITER, str(PARTITION), {}, {0: 1}) == [0]
+        assert worker.dataset.commit(WRITER, str(PARTITION), b"", {0: 1})
         line.push(0, 1)
         assert await line.told() == {0: REPEAT, 1: REPEAT}, "of a writer that has committed nothing is wanted"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,7 +77,7 @@ def test_a_disk_that_hangs_has_no_room_and_keeps_nobody(tmp_path: Path, goes_on:
         assert [files.placed(path) for path in (0, 1, 2, 3)] == [0, 2, 2, 4]
         write(1, 24)
         await eventually(lambda: len(verdicts) == 5, "a block for a disk that hangs to be refused")
-        reads = [asyncio.ensure_future(files.read([Spot(1, 0, 8)], memoryview(bytearray(8)))) for _ in range(3)]
+        reads = [asyncio.ensure_future(files.read(Spot(1, 0, 8), memoryview(bytearray(8)))) for _ in range(3)]
         await eventually(lambda: (files.look(), reads[2].done())[1], "a read to be given up")
         with pytest.raises(StorageError, match="hangs"):
             await reads[2]
@@ -114,11 +115,12 @@ def test_a_reader_waits_for_bytes_so_long_as_it_is_told() -> None:
     """The worker has said what will come, and sends nothing of it."""
 
     async def run() -> None:
-        stream = FetchStream({1: 0}, lambda _: None, PATIENCE)
-        source: Any = SimpleNamespace(files=[0], dataset="d", writers={1: 0}, located=ask.Located({}, ()))
+        pages = deque([((1,), (0,))])
+        source: Any = SimpleNamespace(pages=pages, dataset="d", writers={1: 0}, located=ask.Located({}, ()))
+        stream = FetchStream(source, lambda _: None, PATIENCE)
         way: Any = SilentWay(ask.Reading(b"", 100))
         with pytest.raises(EnvironmentLostError, match="sent nothing for"):
-            await stream.read(way, source, LEAST_CREDIT)
+            await stream.read(way, LEAST_CREDIT)
 
     asyncio.run(run())
 

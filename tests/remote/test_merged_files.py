@@ -41,10 +41,10 @@ async def write(files: MergedFiles, path: int, data: bytes) -> None:
     assert await done is None
 
 
-async def read(files: MergedFiles, *spots: Spot) -> bytes:
-    """The bytes of neighbours."""
-    target = memoryview(bytearray(b"x" * sum(spot.size for spot in spots)))
-    await files.read(spots, target)
+async def read(files: MergedFiles, spot: Spot) -> bytes:
+    """The bytes of a run."""
+    target = memoryview(bytearray(b"x" * spot.size))
+    await files.read(spot, target)
     return bytes(target)
 
 
@@ -57,7 +57,7 @@ def test_bytes_are_those_that_were_written(tmp_path: Path, is_cached: bool) -> N
         await write(files, 3, data)
         if not is_cached:
             forget(tmp_path / "3.merging")
-        assert await read(files, Spot(3, 0, 1000), Spot(3, 1000, SIZE - 1000)) == data
+        assert await read(files, Spot(3, 0, SIZE)) == data
         assert await read(files, Spot(3, 4097, 70_000)) == data[4097:74_097]
 
     with_files(tmp_path, use)
@@ -157,7 +157,7 @@ def test_a_file_that_is_gone_was_released(tmp_path: Path) -> None:
     async def use(files: MergedFiles) -> None:
         await write(files, 1, b"a" * 10)
         await write(files, 2, b"b" * 10)
-        files.remove([1], "application", "dataset")
+        files.remove([1], ("application", "dataset"))
         for _ in range(2):
             await write(files, 2, b"b" * 10)  # the thread that writes has removed the file by then
         with pytest.raises(PartitionReleasedError, match="file 1 was removed"):

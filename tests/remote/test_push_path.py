@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from effort import examples
 from penstock.errors import IncompleteDataError, PartitionReleasedError, QuotaError, StaleError
 from penstock.remote.blocks import BLOCK_BYTES, HEAD, BlockHead, charge, is_whole, read_blocks, read_head
-from penstock.remote.merged import BlockFate, MergedDataset, Room, Spot
+from penstock.remote.merged import PLACE, BlockFate, MergedDataset, Room, Spot
 from penstock.remote.push_credit import MemoryMarks, PushCredit
 from penstock.remote.pushed import DAMAGED, FATES, TAKEN
+from penstock.remote.wire import SUM
 from penstock.services.remote.push_queue import PushedBlock, PushQueue
 
 WINDOW = 64 << 10
@@ -174,10 +175,13 @@ def test_every_block_is_stored_once_whatever_breaks(
     assert all(wire.queue.is_empty for wire in wires)
     for wire in wires:
         ends = dict.fromkeys(range(files), each)
-        assert worker.dataset.commit(wire.writer, f"job-e0.{wire.writer}#0", {0: (1, 2, 3)}, ends)
-        plan = worker.dataset.plan([wire.writer], range(files))
-        found = [head for spot in plan.spots for head, _ in read_blocks(memoryview(worker.disk.blocks[spot[:2]]))]
-        in_order = [(head.file, head.number) for head in found]
+        pushed = worker.dataset.commit(wire.writer, f"job-e0.{wire.writer}#0", b"", ends)
+        assert pushed is not None
+        assert pushed.held == (1 << files) - 1
+        paths = worker.dataset.paths(range(files))
+        places = [(paths[file], offset) for file, offset, _ in PLACE.iter_unpack(pushed.places)]
+        found = [head for place in places for head, _ in read_blocks(memoryview(worker.disk.blocks[place]))]
+        in_order = sorted((head.file, head.number) for head in found)
         assert in_order == [(file, number) for file in range(files) for number in range(each)]
     assert worker.credit.used == worker.credit.waiting == 0
 
@@ -236,19 +240,26 @@ def test_the_first_writer_that_commits_has_the_partition() -> None:
         dataset.enter(writer, "job-e0.0#0")
         _store(dataset, block(writer, 0, 0))
     with pytest.raises(IncompleteDataError, match="up to 2"):
-        dataset.commit(1, "job-e0.0#0", {}, {0: 2})
-    assert dataset.commit(1, "job-e0.0#0", {0: (1, 1, 1)}, {0: 1}) == [0]
-    assert dataset.commit(1, "job-e0.0#0", {}, {0: 1}) == [0], "a commit that comes again is answered"
+        dataset.commit(1, "job-e0.0#0", b"", {0: 2})
+    sums = SUM.pack(0, 1, 1, 1)
+    pushed = dataset.commit(1, "job-e0.0#0", sums, {0: 1})
+    assert pushed == dataset.commit(1, "job-e0.0#0", b"", {0: 1}), "a commit that comes again is the first"
+    assert pushed is not None
+    assert (pushed.paths, pushed.sums) == ([0], sums)
     with pytest.raises(StaleError):
-        dataset.commit(2, "job-e0.0#0", {}, {0: 1})
+        dataset.commit(2, "job-e0.0#0", b"", {0: 1})
     assert dataset.offer(_head(block(1, 0, 0)))[0] is BlockFate.REPEAT
     dataset.discard(3)
     assert dataset.offer(_head(block(3, 0, 1)))[0] is BlockFate.STALE
     with pytest.raises(StaleError):
         dataset.enter(3, "job-e0.0#0")
-    assert dataset.plan([1], [0, 5]).sums == [(1, 0, 1, 1, 1)]
     with pytest.raises(PartitionReleasedError):
-        dataset.plan([1, 2], [0])
+        dataset.readable([1])
+    dataset.settled(1)
+    assert dataset.readable([1]) == {1: 1}, "when the index has it"
+    assert dataset.commit(1, "job-e0.0#0", b"", {0: 1}) is None, "there is nothing to be kept again"
+    with pytest.raises(PartitionReleasedError):
+        dataset.readable([1, 2])
     assert dataset.discard(2) == []
     assert dataset.discard(1) == [0], "the file goes with its last writer"
 
@@ -286,9 +297,9 @@ def test_an_application_has_no_more_than_its_quota() -> None:
         _store(dataset, made)
     assert first.offer(_head(block(1, 0, 1)))[0] is BlockFate.OVER
     assert first.offer(_head(made))[0] is BlockFate.REPEAT, "what is there needs no room"
-    first.commit(1, "p", {}, {0: 1})
+    first.commit(1, "p", b"", {0: 1})
     again = Room(quota=2 * size)
-    MergedDataset("job-e0", paths, again).restore(1, "p", *first.committed(1))
+    assert MergedDataset("job-e0", paths, again).restore([(1, "p", 1)], first.neighbours(1)) == {0}
     assert again.used == size
     assert second.discard(1) == [1]
     assert room.used == size
@@ -312,9 +323,9 @@ def test_what_outlives_an_application_counts_for_its_user() -> None:
     for dataset in (ended, writing):
         _store(dataset, made)
     assert third.offer(_head(made))[0] is BlockFate.USER_OVER
-    ended.commit(1, "p", {}, {0: 1})
+    ended.commit(1, "p", b"", {0: 1})
     again = Room(quota=2 * size)
-    MergedDataset("job-e0", paths, Room(user=again)).restore(1, "p", *ended.committed(1))
+    MergedDataset("job-e0", paths, Room(user=again)).restore([(1, "p", 1)], ended.neighbours(1))
     assert again.used == size
     ended.drop_all()
     _store(third, made)

@@ -22,8 +22,10 @@ from penstock.remote.blocks import BLOCK_BYTES, BlockHead
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.peers import ServiceAccess
 from penstock.remote.read_memory import ReadMemory
+from penstock.remote.read_page import ReadPage, Row, WantedPage, read_page
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import PAIR, BulkFrame
+from penstock.testing.waiting import eventually
 
 CAP = 4 << 20
 ACCESS = ServiceAccess.of("the secret of manager and workers", Path("/dev/null"), Protection())
@@ -35,12 +37,17 @@ class Disk:
 
     def __init__(self) -> None:
         self.reads: list[asyncio.Future[None]] = []
+        self.places = b""
 
     def placed(self, path: int) -> int:
         """A new file lies where its number says."""
         return path
 
-    async def read(self, spots: Any, target: memoryview) -> None:
+    async def page(self, wanted: WantedPage) -> ReadPage:
+        """The index says where blocks lie."""
+        return read_page([Row(0, 1, b"", self.places)], wanted)
+
+    async def read(self, spot: Any, target: memoryview) -> None:
         """A reader waits for the disk."""
         self.reads.append(asyncio.get_running_loop().create_future())
         await self.reads[-1]
@@ -74,7 +81,10 @@ def holdings_with_blocks(disk: Any) -> WorkerHoldings:
         _, spot = dataset.offer(head)
         assert spot is not None
         dataset.stored(head, spot)
-    dataset.commit(1, "p", {}, {0: 8})
+    pushed = dataset.commit(1, "p", b"", {0: 8})
+    assert pushed is not None
+    disk.places = pushed.places
+    dataset.settled(1)
     return holdings
 
 
@@ -202,7 +212,7 @@ def test_a_stream_waits_for_memory_once_however_often_credit_comes() -> None:
         holdings = holdings_with_blocks(disk)
         assert holdings.reading.take("test", CAP, nobody, 0.0)
         line, other = Line(holdings, 2), Line(holdings, 1)
-        await asyncio.sleep(0)
+        await eventually(lambda: holdings.reading.waiting == 3, "the streams to be opened")
         for _ in range(1000):
             line.session.credit(memoryview(PAIR.pack(0, 100)))
         assert holdings.reading.waiting == 3

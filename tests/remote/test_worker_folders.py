@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PartitionReleasedError, SettingError
-from penstock.remote.merged import Spot
+from penstock.remote.merged import BUCKET, PLACE, MergedFile, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.worker_index import INDEX_NAME, CommittedWriter
@@ -24,7 +24,9 @@ async def written(files: MergedFiles, path: int, *, commits: bool) -> None:
     files.write(WriteJob(spot, memoryview(bytes(SIZE)), done.set_result, lambda: None))
     assert await done is None
     if commits:
-        await files.settle([path], CommittedWriter("app", "data", path, "p", {0: (1, 2, 3)}, {0: [spot]}))
+        file = path * BUCKET
+        committed = CommittedWriter("app", "data", path, "p", 1 << file, b"", PLACE.pack(file, 0, SIZE))
+        await files.settle([path], committed, lambda: {file: MergedFile(path, SIZE)})
 
 
 def found(*folders: Path) -> set[str]:
@@ -39,9 +41,9 @@ def start(*folders: Path, reads: int | None = None) -> set[str]:
         files = MergedFiles(StoreOptions(folders, reserve=0))
         try:
             files.index.begin()
-            files.find({spot.path for each in files.index.writers() for spot in each.spots[0]})
+            files.find({merged.path for each in files.index.known() for merged in each.files.values()})
             if reads is not None:
-                await files.read([Spot(reads, 0, SIZE)], memoryview(bytearray(SIZE)))
+                await files.read(Spot(reads, 0, SIZE), memoryview(bytearray(SIZE)))
         finally:
             files.close()
 

@@ -115,13 +115,14 @@ class WorkerHoldings:
         dataset = self.datasets.get((application, name))
         for writer in writers if dataset is not None else ():
             assert dataset is not None  # noqa: S101 - there are no writers otherwise
-            self.store.remove(dataset.discard(writer), application, name, writer)
+            held = dataset.held(writer)
+            self.store.remove(dataset.discard(writer), (application, name), writer, held)
 
     def forget(self, application: str, name: str) -> None:
         """Nobody needs a dataset."""
         dataset = self.datasets.pop((application, name), None)
         if dataset is not None:
-            self.store.remove(dataset.drop_all(), application, name)
+            self.store.remove(dataset.drop_all(), (application, name))
             if not any(of == application for of, _ in self.datasets):
                 self._rooms.pop(application, None)
                 if not any(user_of(of) == user_of(application) for of in self._rooms):
@@ -130,10 +131,8 @@ class WorkerHoldings:
     def restore(self) -> str:
         """Have what was committed before; the name of this worker."""
         paths: set[int] = set()
-        for found in self.store.index.writers():
-            dataset = self.dataset(found.application, found.dataset)
-            dataset.restore(found.writer, found.partition, found.sums, found.spots)
-            paths.update(spot.path for spots in found.spots.values() for spot in spots)
+        for found in self.store.index.known():
+            paths |= self.dataset(found.application, found.dataset).restore(found.writers, found.files)
         self._next_path = max(self.store.find(paths), max(paths, default=-1) + 1)
         return self.store.index.id
 

@@ -13,6 +13,8 @@ Rules:
   whose partition was given up: it is stale. A commit that comes again is answered as the first.
 - A commit names the sums of what was pushed here, by file, and counts the blocks: it is refused while any is missing.
 - Readers get committed blocks only, of the writers that they name, as they lie in the files.
+- Where the blocks of a writer lie is here as long as it writes, 16 bytes for each; then the index has it on disk
+  (`worker_index`), and of each file one bit is left. So what a worker holds may have any number of blocks.
 - A file goes when it holds no writer's blocks any more.
 - The bytes of all files of an application, also of blocks that nobody needs in files that stay, are in its room, and
   in its user's: so a result that outlives its application counts for somebody. A block that would make them more than
@@ -29,14 +31,21 @@ Life of a writer here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import IncompleteDataError, PartitionReleasedError, StaleError
 from penstock.lifecycle.table import Lifecycle, Table
 from penstock.remote.blocks import HEAD, BlockHead
+from penstock.remote.wire import SUM
+
+BUCKET: Final = 16
+"""The files of one row of the index: with a block in each it fits its page, and a reader of one file skips 15."""
+PLACE: Final = struct.Struct("<IQI")
+"""The place of a block: its file, the offset, and its bytes with its head."""
 
 
 class HolderState(Enum):
@@ -84,33 +93,49 @@ class Spot(NamedTuple):
     size: int
 
 
-Sums = tuple[int, int, int]
-"""Rows, bytes and checksum."""
-
-
 @dataclass(slots=True)
 class _Blocks:
-    """One writer's blocks in one file."""
+    """One writer's blocks in one file, while it writes: numbers from `first`, below `stored` they are on the disk."""
 
-    next: int
     first: int
-    spots: list[Spot] = field(default_factory=list)
+    next: int
+    stored: int
     is_full: bool = False
-    awaited: dict[int, list[Callable[[BlockFate], None]]] = field(default_factory=dict)
-    """By number: who waits for the end of its write."""
-
-    def tell(self, number: int, fate: BlockFate) -> None:
-        """The write of a block is over."""
-        for told in self.awaited.pop(number, ()):
-            told(fate)
 
 
 @dataclass(slots=True)
 class _Holder:
     partition: str
     life: Lifecycle[HolderState, HolderEvent]
+    held: int = 0
+    """A bit for each file that has a block of it."""
     files: dict[int, _Blocks] = field(default_factory=dict)
-    sums: dict[int, Sums] = field(default_factory=dict)
+    places: bytearray = field(default_factory=bytearray)
+    """`PLACE` of each block that is on the disk, in the order of their coming."""
+    sums: bytes = b""
+    is_settled: bool = False
+    """True when the index has it."""
+    awaited: dict[tuple[int, int], list[Callable[[BlockFate], None]]] = field(default_factory=dict)
+    """By file and number: who waits for the end of its write."""
+
+    def tell(self, file: int, number: int, fate: BlockFate) -> None:
+        """The write of a block is over."""
+        for told in self.awaited.pop((file, number), ()):
+            told(fate)
+
+    def let_go(self) -> None:
+        """Forget where its blocks lie."""
+        self.files, self.places, self.sums = {}, bytearray(), b""
+
+
+class Pushed(NamedTuple):
+    """A writer's part of a partition that is to be kept: the files with blocks, packed sums and places."""
+
+    held: int
+    sums: bytes
+    places: bytes
+    paths: list[int]
+    """The numbers of these files on the disk."""
 
 
 @dataclass(slots=True)
@@ -134,18 +159,11 @@ class Room:
 
 
 @dataclass(slots=True)
-class _Merged:
+class MergedFile:
+    """A file: its number on the disk, and its bytes."""
+
     path: int
     size: int = 0
-    writers: set[int] = field(default_factory=set)
-
-
-class ReadPlan(NamedTuple):
-    """The answer to a reader: the blocks, in runs of a file, and of each writer and file the sums."""
-
-    spots: list[Spot]
-    sums: list[tuple[int, int, int, int, int]]
-    """Writer, file, rows, bytes, checksum."""
 
 
 class MergedDataset:
@@ -156,7 +174,7 @@ class MergedDataset:
         self._room = room
         self._paths = iter(paths)
         self._holders: dict[int, _Holder] = {}
-        self._files: dict[int, _Merged] = {}
+        self._files: dict[int, MergedFile] = {}
         self._winners: dict[str, int] = {}
         """By partition: the writer that has committed."""
 
@@ -174,7 +192,7 @@ class MergedDataset:
         elif holder.life.state is HolderState.DISCARDED or holder.partition != partition:
             raise _stale(partition)
         for file, number in (begins or {}).items():
-            holder.files.setdefault(file, _Blocks(number, number))
+            holder.files.setdefault(file, _Blocks(number, number, number))
 
     def offer(self, head: BlockHead) -> tuple[BlockFate, Spot | None]:
         """A block has come: what becomes of it, and where it is to be stored. Then `stored` or `failed` follows."""
@@ -184,7 +202,7 @@ class MergedDataset:
             return (BlockFate.REPEAT if is_repeat else BlockFate.STALE), None
         blocks = holder.files.get(head.file)
         if blocks is None:
-            blocks = holder.files[head.file] = _Blocks(0, 0)
+            blocks = holder.files[head.file] = _Blocks(0, 0, 0)
         if head.number < blocks.next:
             return BlockFate.REPEAT, None
         if blocks.is_full:
@@ -197,8 +215,9 @@ class MergedDataset:
             return BlockFate.USER_OVER, None
         merged = self._files.get(head.file)
         if merged is None:
-            merged = self._files[head.file] = _Merged(next(self._paths))
-        merged.writers.add(head.writer)
+            merged = self._files[head.file] = MergedFile(next(self._paths))
+        if head.number == blocks.first:
+            holder.held |= 1 << head.file
         blocks.next += 1
         spot = Spot(merged.path, merged.size, HEAD.size + head.length)
         merged.size += spot.size
@@ -212,8 +231,9 @@ class MergedDataset:
             return True
         is_taken = head.number < blocks.next
         if is_taken:
-            blocks.spots.append(spot)
-        blocks.tell(head.number, BlockFate.REPEAT if is_taken else BlockFate.FULL)
+            blocks.stored = head.number + 1
+            holder.places += PLACE.pack(head.file, spot.offset, spot.size)
+        holder.tell(head.file, head.number, BlockFate.REPEAT if is_taken else BlockFate.FULL)
         return is_taken
 
     def failed(self, head: BlockHead) -> None:
@@ -222,20 +242,19 @@ class MergedDataset:
         if holder is not None and (blocks := holder.files.get(head.file)) is not None:
             blocks.is_full = True
             blocks.next = min(blocks.next, head.number)
-            blocks.tell(head.number, BlockFate.FULL)
+            holder.tell(head.file, head.number, BlockFate.FULL)
 
     def repeated(self, head: BlockHead, told: Callable[[BlockFate], None]) -> None:
         """Say what became of a block that is a repeat: now, or when its write is over."""
         holder = self._holders.get(head.writer)
         blocks = None if holder is None else holder.files.get(head.file)
-        is_writing = holder is not None and holder.life.state is HolderState.WRITING
-        if blocks is None or not is_writing or head.number < blocks.first + len(blocks.spots):
+        if holder is None or blocks is None or not _is_writing(holder) or head.number < blocks.stored:
             told(BlockFate.REPEAT)
         else:
-            blocks.awaited.setdefault(head.number, []).append(told)
+            holder.awaited.setdefault((head.file, head.number), []).append(told)
 
-    def commit(self, writer: int, partition: str, sums: Mapping[int, Sums], ends: Mapping[int, int]) -> list[int]:
-        """All that a writer pushed here is here: up to these numbers, with these sums; the paths that it lies in.
+    def commit(self, writer: int, partition: str, sums: bytes, ends: Mapping[int, int]) -> Pushed | None:
+        """All that a writer pushed here is here, up to these numbers, with these sums (`SUM`); None if that is kept.
 
         StaleError for a writer that comes too late, IncompleteDataError where blocks are missing.
         """
@@ -246,54 +265,64 @@ class MergedDataset:
         if holder.life.state is HolderState.WRITING:
             for file, end in ends.items():
                 blocks = holder.files.get(file)
-                if blocks is None or blocks.next < end or blocks.first + len(blocks.spots) < end:
+                if blocks is None or blocks.next < end or blocks.stored < end:
                     raise IncompleteDataError(f"{partition}: file {file} has not all blocks up to {end}")
-            if not sums.keys() <= holder.files.keys():
+            if not {file for file, *_ in SUM.iter_unpack(sums)} <= holder.files.keys():
                 raise IncompleteDataError(f"{partition}: there are sums of files that it has no blocks of here")
-            holder.sums = dict(sums)
+            holder.sums = sums
+            holder.held = sum(1 << file for file, each in holder.files.items() if each.stored > each.first)
             self._winners[partition] = writer
         holder.life.move(HolderEvent.COMMIT)
-        return [self._files[file].path for file in holder.files if file in self._files]
+        if holder.is_settled:
+            return None
+        paths = [self._files[file].path for file in files_in(holder.held) if file in self._files]
+        return Pushed(holder.held, holder.sums, bytes(holder.places), paths)
 
-    def committed(self, writer: int) -> tuple[dict[int, Sums], dict[int, list[Spot]]]:
-        """The sums of a writer that has committed, and where its blocks lie, by file."""
+    def settled(self, writer: int) -> None:
+        """The index has what a writer has committed; idempotent."""
         holder = self._holders[writer]
-        return holder.sums, {file: blocks.spots for file, blocks in holder.files.items() if blocks.spots}
+        if holder.life.state is HolderState.COMMITTED:
+            holder.is_settled = True
+            holder.let_go()
 
-    def restore(
-        self, writer: int, partition: str, sums: Mapping[int, Sums], spots: Mapping[int, Sequence[Spot]]
-    ) -> None:
-        """A writer has committed before this worker was started; files go on after the last block that is known."""
-        life = Lifecycle(f"writer {writer:x} of {partition}", HOLDER_TABLE, HolderState.COMMITTED)
-        holder = self._holders[writer] = _Holder(partition, life, sums=dict(sums))
-        self._winners[partition] = writer
-        for file, theirs in spots.items():
-            holder.files[file] = _Blocks(len(theirs), 0, list(theirs))
-            merged = self._files.setdefault(file, _Merged(theirs[0].path))
-            merged.writers.add(writer)
-            end = max(spot.offset + spot.size for spot in theirs)
-            self._room.use(max(0, end - merged.size))
-            merged.size = max(merged.size, end)
+    def held(self, writer: int) -> int:
+        """A bit for each file that has blocks of a writer."""
+        holder = self._holders.get(writer)
+        return 0 if holder is None else holder.held
 
-    def plan(self, writers: Iterable[int], files: Iterable[int]) -> ReadPlan:
-        """Plan the reading of these writers' blocks; PartitionReleasedError for one that holds nothing here."""
-        spots: list[Spot] = []
-        sums = []
-        wanted = {}
+    def paths(self, files: Iterable[int]) -> dict[int, int]:
+        """The numbers on the disk of those of these files that are here."""
+        return {file: merged.path for file in files if (merged := self._files.get(file)) is not None}
+
+    def neighbours(self, held: int) -> dict[int, MergedFile]:
+        """These files, and all in the same buckets of the index, as they are now."""
+        neighbours = {file // BUCKET for file in files_in(held)}
+        return {file: replace(merged) for file, merged in self._files.items() if file // BUCKET in neighbours}
+
+    def restore(self, writers: Iterable[tuple[int, str, int]], files: Mapping[int, MergedFile]) -> set[int]:
+        """Writers have committed before this worker was started: partition and files of each; the paths.
+
+        Files go on after the last block that is known.
+        """
+        held = 0
+        for writer, partition, theirs in writers:
+            life = Lifecycle(f"writer {writer:x} of {partition}", HOLDER_TABLE, HolderState.COMMITTED)
+            self._holders[writer] = _Holder(partition, life, theirs, is_settled=True)
+            self._winners[partition] = writer
+            held |= theirs
+        self._files = {file: merged for file, merged in files.items() if held >> file & 1}
+        self._room.use(sum(merged.size for merged in self._files.values()))
+        return {merged.path for merged in self._files.values()}
+
+    def readable(self, writers: Iterable[int]) -> dict[int, int]:
+        """The files of each of these writers; PartitionReleasedError for one that holds nothing here."""
+        found = {}
         for writer in writers:
             holder = self._holders.get(writer)
-            if holder is None or holder.life.state is not HolderState.COMMITTED:
+            if holder is None or holder.life.state is not HolderState.COMMITTED or not holder.is_settled:
                 raise PartitionReleasedError(f"{self.name}: writer {writer:x} holds nothing here: it was released")
-            wanted[writer] = holder
-        for file in files:
-            begin = len(spots)
-            for writer, holder in wanted.items():
-                if (blocks := holder.files.get(file)) is not None:
-                    spots += blocks.spots
-                if file in holder.sums:
-                    sums.append((writer, file, *holder.sums[file]))
-            spots[begin:] = sorted(spots[begin:])
-        return ReadPlan(spots, sums)
+            found[writer] = holder.held
+        return found
 
     def drop_all(self) -> list[int]:
         """Nobody needs the dataset any more: the paths of its files."""
@@ -310,17 +339,28 @@ class MergedDataset:
             life = Lifecycle(f"writer {writer:x}", HOLDER_TABLE, HolderState.WRITING)
             holder = self._holders[writer] = _Holder("", life)
         holder.life.move(HolderEvent.DISCARD)
-        files, holder.files, holder.sums = holder.files, {}, {}
-        for blocks in files.values():
-            for number in list(blocks.awaited):
-                blocks.tell(number, BlockFate.STALE)
-        empty = []
-        for file, merged in list(self._files.items()):
-            merged.writers.discard(writer)
-            if not merged.writers:
-                empty.append(self._files.pop(file).path)
-                self._room.use(-merged.size)
-        return empty
+        held, holder.held = holder.held, 0
+        holder.let_go()
+        for file, number in list(holder.awaited):
+            holder.tell(file, number, BlockFate.STALE)
+        for other in self._holders.values() if held else ():
+            held &= ~other.held
+        empty = [self._files.pop(file) for file in files_in(held) if file in self._files]
+        self._room.use(-sum(merged.size for merged in empty))
+        return [merged.path for merged in empty]
+
+
+def files_in(held: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    bits = f"{held:b}"[::-1]
+    file = bits.find("1")
+    while file >= 0:
+        yield file
+        file = bits.find("1", file + 1)
+
+
+def _is_writing(holder: _Holder) -> bool:
+    return holder.life.state is HolderState.WRITING
 
 
 def _stale(partition: str) -> StaleError:

@@ -22,6 +22,8 @@ MOST_ASKED: Final = 16_384
 """Partitions in one question, or answer."""
 MOST_FILES: Final = 65_536
 """Of one partition."""
+MOST_READ: Final = 65_536
+"""Of one question to a worker: files times writers."""
 _PLACE: Final = struct.Struct("<IQ")
 """Index and attempt."""
 
@@ -284,7 +286,7 @@ class CommitPushed(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The sums of a stream's writers by file, packed (`READ_SUM`), and the bytes that will come."""
+    """The sums of a stream's writers over all its files, packed (`READ_SUM`), and the bytes that will come."""
 
     sums: bytes
     size: int
@@ -294,7 +296,8 @@ class Reading:
 class OpenReader(Request[Reading]):
     """Read files of a dataset (packed numbers), of these writers; blocks come under `stream`, in credit.
 
-    One of another application of the user's comes with that one's name, and the manager's word.
+    Who wants more than `MOST_READ` asks again, when all has come. One of another application of the user's comes with
+    that one's name, and the manager's word.
     """
 
     stream: int

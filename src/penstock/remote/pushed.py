@@ -9,6 +9,7 @@ goes on, and sends again what was not acknowledged.
 from __future__ import annotations
 
 import asyncio
+import functools
 import struct
 import time
 from typing import Any
@@ -82,13 +83,7 @@ class PushSession:
     def commit(self, asked: ask.CommitPushed) -> asyncio.Future[Any]:
         """A writer has pushed all."""
         dataset = self._holdings.known(self._application, str(asked.partition.dataset))
-        sums = {file: (rows, nbytes, checksum) for file, rows, nbytes, checksum in SUM.iter_unpack(asked.sums)}
-        name, partition = str(asked.partition.dataset), str(asked.partition)
-        paths = dataset.commit(asked.writer, partition, sums, dict(PAIR.iter_unpack(asked.ends)))
-        committed = CommittedWriter(
-            self._application, name, asked.writer, partition, *dataset.committed(asked.writer)
-        )
-        return asyncio.ensure_future(self._settled(paths, committed))
+        return asyncio.ensure_future(self._settled(dataset, asked))
 
     def want(self, body: memoryview) -> None:
         """Blocks wait for memory."""
@@ -115,6 +110,8 @@ class PushSession:
         try:
             head = read_head(data)
             dataset = self._writers[head.writer]
+            if head.file >= ask.MOST_FILES:
+                raise IncompleteDataError(f"it is of file {head.file}, and {ask.MOST_FILES:,} is the limit")
         except (IncompleteDataError, KeyError) as error:
             self._holdings.stored(self._number, nbytes)
             raise ProtocolError(
@@ -190,6 +187,15 @@ class PushSession:
         acks, self._acks = self._acks, []
         self.logic.send_bulk(BulkFrame.ACK, b"".join(acks))
 
-    async def _settled(self, paths: list[int], committed: CommittedWriter) -> Done:
-        await self._holdings.store.settle(paths, committed)
+    async def _settled(self, dataset: MergedDataset, asked: ask.CommitPushed) -> Done:
+        if len(asked.sums) % SUM.size or len(asked.ends) % PAIR.size:
+            raise ProtocolError(f"a commit has {len(asked.sums)} bytes of sums and {len(asked.ends)} of ends")
+        name, partition, writer = str(asked.partition.dataset), str(asked.partition), asked.writer
+        pushed = dataset.commit(writer, partition, asked.sums, dict(PAIR.iter_unpack(asked.ends)))
+        if pushed is not None:
+            held, sums, places, paths = pushed
+            committed = CommittedWriter(self._application, name, writer, partition, held, sums, places)
+            files = functools.partial(dataset.neighbours, held)
+            await self._holdings.store.settle(paths, committed, files)
+            dataset.settled(writer)
         return Done()

@@ -18,14 +18,15 @@ import asyncio
 import errno
 import functools
 import logging
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.errors import PartitionReleasedError, StorageError
 from penstock.machine.disk_threads import DiskThreads
-from penstock.remote.merged import Spot
+from penstock.remote.merged import MergedFile, Spot
 from penstock.remote.merged_disk import NOWAIT, MergedDisk, WriteJob
+from penstock.remote.read_page import ReadPage, WantedPage
 from penstock.remote.worker_folders import MERGED, MERGING, found_files, open_worker_folders, sweep
 from penstock.remote.worker_index import CommittedWriter
 
@@ -97,12 +98,11 @@ class MergedFiles:
         """Write a block, in its turn."""
         self._disk(job.spot.path).write(job)
 
-    async def read(self, spots: Sequence[Spot], target: memoryview) -> None:
-        """Fill this with the bytes of neighbouring blocks. PartitionReleasedError where the file is gone, OSError.
+    async def read(self, first: Spot, target: memoryview) -> None:
+        """Fill this with the bytes of a run of blocks. PartitionReleasedError where the file is gone, OSError.
 
         A few that the system has in memory are copied at once: that takes less than to wake a thread, and be woken.
         """
-        first = spots[0]
         count = self._read_cached(first, target)
         if count == len(target):
             return
@@ -114,12 +114,21 @@ class MergedFiles:
                 raise OSError(errno.EIO, f"file {first.path} lies in none of this worker's folders") from error
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
 
-    async def settle(self, paths: Iterable[int], committed: CommittedWriter) -> None:
-        """Wait until the commit is in the index, and, where that is wanted, these files on the disk. StorageError."""
-        settling = asyncio.ensure_future(self._settled(list(paths), committed))
+    async def settle(
+        self, paths: Sequence[int], committed: CommittedWriter, files: Callable[[], Mapping[int, MergedFile]]
+    ) -> None:
+        """Wait until the commit is in the index, and, where that is wanted, these files on the disk. StorageError.
+
+        `files` says how those of its buckets are when it goes there: so the index gets no older word after a newer.
+        """
+        settling = asyncio.ensure_future(self._settled(paths, committed, files))
         self._settling[settling] = committed[:3]
         settling.add_done_callback(self._settling.pop)
         await settling
+
+    async def page(self, wanted: WantedPage) -> ReadPage:
+        """Where the blocks lie that a reader wants. StorageError, IncompleteDataError."""
+        return await self._indexing.run(self.index.read, wanted)
 
     async def taken(self, token: str) -> None:
         """The manager has taken the start with this token; what can't be forgotten of those before it stays."""
@@ -128,10 +137,10 @@ class MergedFiles:
         except StorageError as error:
             _LOG.warning("%s", error)
 
-    def remove(self, paths: Iterable[int], application: str, dataset: str, writer: int | None = None) -> None:
-        """Remove what a writer, or a dataset, has in the index, and files, in threads."""
+    def remove(self, paths: Iterable[int], of: tuple[str, str], writer: int | None = None, held: int = 0) -> None:
+        """Remove what a writer, or all of a dataset, has in the index, and files, in threads."""
         removing = [disk.writes.run(self._remove, disk, theirs) for disk, theirs in self._by_disk(paths).items()]
-        forgetting = asyncio.ensure_future(self._forget(removing, application, dataset, writer))
+        forgetting = asyncio.ensure_future(self._forget(removing, of, writer, held))
         self._forgetting.add(forgetting)
         forgetting.add_done_callback(self._forgetting.discard)
 
@@ -161,24 +170,28 @@ class MergedFiles:
             sweep(directory)
         self._folders.let_go()
 
-    async def _settled(self, paths: Sequence[int], committed: CommittedWriter) -> None:
+    async def _settled(
+        self, paths: Sequence[int], committed: CommittedWriter, files: Callable[[], Mapping[int, MergedFile]]
+    ) -> None:
         unnamed = [path for path in paths if self._options.fsync or path not in self._committed]
         by_disk = self._by_disk(unnamed)
         await asyncio.gather(*(disk.writes.run(self._keep, disk, theirs) for disk, theirs in by_disk.items()))
-        await self._indexing.run(self.index.add, committed)
+        await self._indexing.run(self.index.add, committed, files())
 
     async def _forget(
-        self, removing: Sequence[asyncio.Future[None]], application: str, dataset: str, writer: int | None
+        self, removing: Sequence[asyncio.Future[None]], of: tuple[str, str], writer: int | None, held: int
     ) -> None:
         """Forget in the index what was removed: after the files, as one that no row names would stay for good."""
         settling = [
-            each
-            for each, of in self._settling.items()
-            if of[:2] == (application, dataset) and writer in (None, of[2])
+            each for each, theirs in self._settling.items() if theirs[:2] == of and writer in (None, theirs[2])
         ]
         await asyncio.gather(*removing, *settling, return_exceptions=True)
         try:
-            await self._indexing.run(self.index.drop, application, dataset, writer)
+            if writer is not None:
+                await self._indexing.run(self.index.drop_writer, *of, writer, held)
+            else:
+                while await self._indexing.run(self.index.drop_some, *of):
+                    continue  # others take their turn
         except StorageError as error:  # then the row stays, for readers of a file that is gone
             _LOG.warning("%s", error)
 

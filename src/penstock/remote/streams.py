@@ -15,37 +15,37 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from penstock.errors import ForeignError, PenstockError, ProtocolError, StorageError
 from penstock.link.control import error_message, pack
 from penstock.remote import messages as ask
-from penstock.remote.blocks import BLOCK_BYTES, LEAST_CREDIT
+from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.holdings import WorkerHoldings
-from penstock.remote.merged import Spot
+from penstock.remote.merged import MergedDataset, Spot
 from penstock.remote.peers import ServiceAccess, user_of
-from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
+from penstock.remote.read_page import WantedPage
+from penstock.remote.wire import PAIR, BulkFrame, PeerLogic
 
 _LOG = logging.getLogger("penstock.remote.worker")
-RUN_BYTES = BLOCK_BYTES
 _AHEAD = 2
-_STREAMS = 4096
+_STREAMS = 64
 
 
 class _BlockStream:
     """One reader's blocks."""
 
-    def __init__(self, number: int, runs: Iterator[Sequence[Spot]], credit: int) -> None:
+    def __init__(self, number: int, runs: Iterator[Spot], credit: int) -> None:
         self.number = number
         self.runs = runs
         self.credit = credit
-        self.next: Sequence[Spot] | None = next(runs, None)
+        self.next: Spot | None = next(runs, None)
         self.under_way = 0
         self.is_waiting = False
         """True while it waits for memory."""
         self.since = 0.0
         self.task: asyncio.Task[None] | None = None
-        self.queue: deque[Sequence[Spot]] = deque()
+        self.queue: deque[Spot] = deque()
 
 
 class ReadSession:
@@ -58,21 +58,35 @@ class ReadSession:
         self._application = application
         self._user = user_of(application)
         self._access = access
-        self._streams: dict[int, _BlockStream] = {}
+        self._streams: dict[int, _BlockStream | None] = {}
+        """None for one that is being opened."""
 
-    def open(self, asked: ask.OpenReader) -> ask.Reading:
+    def open(self, asked: ask.OpenReader) -> asyncio.Future[ask.Reading]:
         """Begin a stream; its blocks follow the answer."""
         if asked.stream in self._streams or len(self._streams) >= _STREAMS or asked.credit < LEAST_CREDIT:
             raise ProtocolError(f"stream {asked.stream} can't be opened with a credit of {asked.credit} bytes")
-        dataset = self._holdings.known(self._owner(asked), asked.dataset)
         files = [file for (file,) in struct.iter_unpack("<I", asked.files)]
-        plan = dataset.plan(asked.writers, files)
-        size = sum(spot.size for spot in plan.spots)
-        if plan.spots:
-            stream = _BlockStream(asked.stream, runs_of(plan.spots), asked.credit)
+        if len(files) * len(asked.writers) > ask.MOST_READ or max(files, default=0) >= ask.MOST_FILES:
+            raise ProtocolError(
+                f"{len(files)} files of {len(asked.writers)} writers are asked for: {ask.MOST_READ:,} is the limit"
+            )
+        owner = self._owner(asked)
+        dataset = self._holdings.known(owner, asked.dataset)
+        wanted = WantedPage(owner, asked.dataset, dataset.readable(asked.writers), dataset.paths(files))
+        self._streams[asked.stream] = None
+        return asyncio.ensure_future(self._opened(asked, dataset, wanted))
+
+    async def _opened(self, asked: ask.OpenReader, dataset: MergedDataset, wanted: WantedPage) -> ask.Reading:
+        try:
+            page = await self._holdings.store.page(wanted)
+        finally:
+            is_open = self._streams.pop(asked.stream, asked) is None
+        dataset.readable(wanted.writers)  # none of them has gone meanwhile
+        stream = _BlockStream(asked.stream, page.runs(), asked.credit)
+        if is_open and stream.next is not None:
             self._streams[asked.stream] = stream
             asyncio.get_running_loop().call_soon(self._pump, stream)
-        return ask.Reading(b"".join(READ_SUM.pack(*each) for each in plan.sums), size)
+        return ask.Reading(page.sums, page.size)
 
     def _owner(self, asked: ask.OpenReader) -> str:
         """The application whose rows are wanted; ForeignError where they are not this one's to read."""
@@ -109,7 +123,7 @@ class ReadSession:
     def _pump(self, stream: _BlockStream) -> None:
         """Begin the reads that credit and memory allow."""
         while stream.next is not None and stream.under_way < _AHEAD and not stream.is_waiting:
-            size, now = _size(stream.next), time.monotonic()
+            size, now = stream.next.size, time.monotonic()
             if stream.credit < size:
                 return
             if self._holdings.reading.take(stream, size, functools.partial(self._taken, stream), now, self._user):
@@ -123,10 +137,10 @@ class ReadSession:
         stream.is_waiting = False
         self._holdings.users.moved(self._user, 0, time.monotonic() - stream.since)
         assert stream.next is not None  # noqa: S101 - a stream that ends leaves the line
-        self._begin(stream, stream.next, _size(stream.next))
+        self._begin(stream, stream.next, stream.next.size)
         self._pump(stream)
 
-    def _begin(self, stream: _BlockStream, run: Sequence[Spot], size: int) -> None:
+    def _begin(self, stream: _BlockStream, run: Spot, size: int) -> None:
         stream.credit -= size
         stream.under_way += 1
         stream.next = next(stream.runs, None)
@@ -138,7 +152,7 @@ class ReadSession:
         """Read and send, run after run, as long as any was begun."""
         while stream.queue:
             run = stream.queue.popleft()
-            size, began = _size(run), time.monotonic()
+            size, began = run.size, time.monotonic()
             data = self._holdings.memory.take(size)
             try:
                 await self._holdings.store.read(run, data)
@@ -158,7 +172,7 @@ class ReadSession:
             )
         stream.task = None
         while stream.queue:
-            self._holdings.reading.give(stream, _size(stream.queue.popleft()), time.monotonic())
+            self._holdings.reading.give(stream, stream.queue.popleft().size, time.monotonic())
         if stream.next is None and not stream.under_way:
             self._end(stream.number)
 
@@ -179,25 +193,3 @@ class ReadSession:
             self._end(stream.number)
             told = error if isinstance(error, PenstockError) else StorageError(f"a file can't be read: {error}")
             self.logic.send_bulk(BulkFrame.BROKEN, struct.pack("<I", stream.number) + pack(error_message(told)))
-
-
-def runs_of(spots: Sequence[Spot]) -> Iterator[Sequence[Spot]]:
-    """The blocks, in runs of neighbours that are read at once."""
-    begin = 0
-    while begin < len(spots):
-        first = spots[begin]
-        end, size = begin + 1, first.size
-        while end < len(spots):
-            following = spots[end]
-            if (following.path, following.offset) != (first.path, first.offset + size):
-                break
-            if size + following.size > RUN_BYTES:
-                break
-            size += following.size
-            end += 1
-        yield spots[begin:end]
-        begin = end
-
-
-def _size(run: Sequence[Spot]) -> int:
-    return run[-1].offset + run[-1].size - run[0].offset

@@ -52,8 +52,8 @@ ACK: Final = struct.Struct("<QIIB3x")
 PAIR: Final = struct.Struct("<II")
 SUM: Final = struct.Struct("<IQQQ")
 """File, rows, bytes, checksum."""
-READ_SUM: Final = struct.Struct("<QIQQQ")
-"""Writer, file, rows, bytes, checksum."""
+READ_SUM: Final = struct.Struct("<QQQQ")
+"""Writer, rows, bytes, checksum."""
 
 
 class BulkFrame(IntEnum):

@@ -1,49 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker's index on disk: its name, its starts, and whose blocks lie where, of all committed writers. SQLite.
 
-Rules: a row is there before a commit is answered, so a worker that is killed serves after its start what was
-committed. Other rows go when it starts. After a loss of power rows or blocks may be missing:
-readers find it by the checksums. Each start draws a token, and all since the last one that the manager has taken are
-the folder's lineage: a copy of the folder that was started itself has another one. A database of another version is
-refused. One thread at a time.
+Rules: the rows are there before a commit is answered, so a worker that is killed serves after its start what was
+committed. After a loss of power rows or blocks may be missing: readers find it by the checksums. The places of blocks
+are never all in memory: they lie in rows of one writer and a bucket of neighbouring files, and a start reads none of
+them. Each start draws a token, and all since the last one that the manager has taken are the folder's lineage: a copy
+of the folder that was started itself has another one. A database of another version is refused. One thread at a time.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import StorageError
 from penstock.machine.database import Database, DatabaseForm
-from penstock.remote.merged import Spot, Sums
-from penstock.remote.wire import SUM
+from penstock.remote.merged import BUCKET, MergedFile, files_in
+from penstock.remote.read_page import ReadPage, Row, WantedPage, bucket_rows, buckets_of, read_page
 
 INDEX_NAME: Final = "index.sqlite"
-_VERSION = 2
-_SPOT = struct.Struct("<IQQI")
-"""File, number of the file on the disk, offset, bytes."""
+_VERSION = 3
+_FILE = struct.Struct("<IQQ")
+"""File, its number on the disk, bytes."""
+_BUCKETS_AT_ONCE = 64
 _TABLES = """
 create table worker (name text);
 create table starts (number integer primary key autoincrement, token text);
+create table datasets (number integer primary key, application text, dataset text, unique (application, dataset));
 create table writers (
-    application text, dataset text, writer integer, partition text, sums blob, spots blob,
-    primary key (application, dataset, writer)
+    dataset integer, writer integer, partition text, held blob, primary key (dataset, writer)
+) without rowid;
+create table files (dataset integer, bucket integer, files blob, primary key (dataset, bucket)) without rowid;
+create table blocks (
+    dataset integer, bucket integer, writer integer, sums blob, places blob, primary key (dataset, bucket, writer)
 ) without rowid;
 """
 
 
 class CommittedWriter(NamedTuple):
-    """One writer's part of a partition: where its blocks lie, by file, and the sums of each file."""
+    """One writer's part of a partition: its files, of each the sums (`SUM`), and where its blocks lie (`PLACE`)."""
 
     application: str
     dataset: str
     writer: int
     partition: str
-    sums: Mapping[int, Sums]
-    spots: Mapping[int, Sequence[Spot]]
+    held: int
+    sums: bytes
+    places: bytes
+
+
+class KnownWriters(NamedTuple):
+    """A dataset that has committed writers: each with its partition and files, and the files on the disk."""
+
+    application: str
+    dataset: str
+    writers: list[tuple[int, str, int]]
+    files: dict[int, MergedFile]
 
 
 class WorkerIndex:
@@ -78,39 +94,86 @@ class WorkerIndex:
         """The manager has taken this start: those before it are history."""
         self._base.run("delete from starts where number < (select number from starts where token = ?)", token)
 
-    def writers(self) -> Iterator[CommittedWriter]:
-        """All that have committed; StorageError for rows that make no sense."""
-        for application, dataset, writer, partition, sums, packed in self._base.run(
-            "select * from writers"
-        ).fetchall():
-            spots: dict[int, list[Spot]] = {}
-            try:
-                for file, *spot in _SPOT.iter_unpack(packed):
-                    spots.setdefault(file, []).append(Spot(*spot))
-                found = {file: (rows, nbytes, checksum) for file, rows, nbytes, checksum in SUM.iter_unpack(sums)}
-            except struct.error as error:
-                raise self._failure(error) from error
-            yield CommittedWriter(application, dataset, writer, partition, found, spots)
+    def known(self) -> Iterator[KnownWriters]:
+        """All that have committed, by dataset; StorageError for rows that make no sense."""
+        run = self._base.run
+        for number, application, dataset in run("select number, application, dataset from datasets").fetchall():
+            writers = [
+                (writer, partition, int.from_bytes(held, "little"))
+                for _, writer, partition, held in run("select * from writers where dataset = ?", number).fetchall()
+            ]
+            files: dict[int, MergedFile] = {}
+            for (packed,) in run("select files from files where dataset = ?", number).fetchall():
+                try:
+                    files |= {file: MergedFile(path, size) for file, path, size in _FILE.iter_unpack(packed)}
+                except struct.error as error:
+                    raise self._failure(error) from error
+            yield KnownWriters(application, dataset, writers, files)
 
-    def add(self, committed: CommittedWriter) -> None:
-        """A writer has committed."""
-        application, dataset, writer, partition, sums, spots = committed
-        packed = b"".join(_SPOT.pack(file, *spot) for file, theirs in spots.items() for spot in theirs)
-        packed_sums = b"".join(SUM.pack(file, *each) for file, each in sums.items())
-        values = application, dataset, writer, partition, packed_sums, packed
-        self._base.run("insert or replace into writers values (?, ?, ?, ?, ?, ?)", *values)
+    def add(self, committed: CommittedWriter, files: Mapping[int, MergedFile]) -> None:
+        """A writer has committed, and the files of the buckets that it has blocks in are as they are."""
+        application, dataset, writer, partition, held, sums, places = committed
+        by_bucket: dict[int, bytearray] = {}
+        for file, merged in files.items():
+            by_bucket.setdefault(file // BUCKET, bytearray()).extend(_FILE.pack(file, merged.path, merged.size))
+        with self._base.at_once():
+            run = self._base.run
+            run("insert or ignore into datasets (application, dataset) values (?, ?)", application, dataset)
+            number = self._number(application, dataset)
+            bits = held.to_bytes((held.bit_length() + 7) // 8, "little")
+            run("insert or replace into writers values (?, ?, ?, ?)", number, writer, partition, bits)
+            for bucket, row in bucket_rows(sums, places):
+                run("insert or replace into blocks values (?, ?, ?, ?, ?)", number, bucket, writer, *row)
+            for bucket, packed in by_bucket.items():
+                run("insert or replace into files values (?, ?, ?)", number, bucket, packed)
 
-    def drop(self, application: str, dataset: str, writer: int | None) -> None:
-        """Nobody needs what a writer has, or all of a dataset."""
-        which = "application = ? and dataset = ?"
-        if writer is None:
-            self._base.run(f"delete from writers where {which}", application, dataset)  # noqa: S608 - our own words
-        else:
-            self._base.run(f"delete from writers where {which} and writer = ?", application, dataset, writer)  # noqa: S608
+    def read(self, wanted: WantedPage) -> ReadPage:
+        """Where the blocks lie that a reader wants; IncompleteDataError where some are missing here."""
+        number, which = self._number(wanted.application, wanted.dataset), json.dumps(list(wanted.writers))
+        found: list[Row] = []
+        for bucket in buckets_of(wanted.paths):
+            rows = self._base.run(
+                "select writer, sums, places from blocks where dataset = ? and bucket = ?"
+                " and writer in (select value from json_each(?))",
+                *(number, bucket, which),
+            )
+            found += [Row(bucket, *row) for row in rows.fetchall()]
+        return read_page(found, wanted)
+
+    def drop_writer(self, application: str, dataset: str, writer: int, held: int) -> None:
+        """Nobody needs what a writer has, in these files."""
+        number = self._number(application, dataset)
+        with self._base.at_once():
+            self._base.run("delete from writers where dataset = ? and writer = ?", number, writer)
+            for bucket in buckets_of(files_in(held)):
+                self._base.run(
+                    "delete from blocks where dataset = ? and bucket = ? and writer = ?", number, bucket, writer
+                )
+
+    def drop_some(self, application: str, dataset: str) -> bool:
+        """Drop some of a dataset that nobody needs; False if nothing of it is left."""
+        number = self._number(application, dataset)
+        with self._base.at_once():
+            run = self._base.run
+            run("delete from writers where dataset = ?", number)
+            run("delete from files where dataset = ?", number)
+            (first,) = run("select min(bucket) from blocks where dataset = ?", number).fetchone()
+            if first is None:
+                run("delete from datasets where number = ?", number)
+                return False
+            run("delete from blocks where dataset = ? and bucket < ?", number, first + _BUCKETS_AT_ONCE)
+        return True
 
     def close(self) -> None:
         """Close it; idempotent."""
         self._base.close()
+
+    def _number(self, application: str, dataset: str) -> int:
+        """The number of a dataset, or -1."""
+        found = self._base.run(
+            "select number from datasets where application = ? and dataset = ?", application, dataset
+        ).fetchone()
+        return -1 if found is None else int(found[0])
 
     def _failure(self, error: Exception) -> StorageError:
         return StorageError(

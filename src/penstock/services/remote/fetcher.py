@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import struct
@@ -103,8 +104,19 @@ class _Source:
     """The channel of each writer."""
     dataset: str
     located: ask.Located
+    pages: deque[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=deque)
+    """What is yet to be asked for: writers and files, each within what a worker answers at once."""
     sums: dict[int, list[EndOfPartition]] = field(default_factory=dict)
+    """Of what has come, by channel."""
     damages: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with the first page."""
+        writers = tuple(self.writers)
+        for first in range(0, len(writers), ask.MOST_READ):
+            some = writers[first : first + ask.MOST_READ]
+            step = ask.MOST_READ // len(some)
+            self.pages += ((some, tuple(self.files[at : at + step])) for at in range(0, len(self.files), step))
 
 
 class Fetcher:
@@ -256,8 +268,8 @@ class Fetcher:
         blamed = members[next(iter(source.writers.values()))]
         while True:
             try:
-                stream = FetchStream(source.writers, self._give, patience)
-                await stream.read(self._way(source, blamed), source, credit)
+                stream = FetchStream(source, self._give, patience)
+                await stream.read(self._way(source, blamed), credit)
                 break
             except (IncompleteDataError, PartitionReleasedError) as error:
                 await self._refuse_what_is_lost(members)
@@ -282,14 +294,14 @@ class Fetcher:
                 await asyncio.sleep(_PAUSE_SECONDS)
         for channel in source.writers.values():
             self._where[channel].append(source.address.removeprefix("tcp://"))
-            self._ends[channel] += stream.sums.get(channel, [])
+            self._ends[channel] += source.sums.get(channel, [])
             self._left[channel].discard(source)
             self._end_if_all_came(channel)
 
     def _split(self, source: _Source, credit: int, members: Mapping[int, WantedChannel]) -> None:
         """Read each producer's blocks by themselves, to learn whose are damaged."""
         for writer, channel in source.writers.items():
-            single = replace(source, writers={writer: channel}, sums={}, damages=1)
+            single = replace(source, writers={writer: channel}, pages=deque(), sums={}, damages=1)
             self._left[channel].discard(source)
             self._left[channel].add(single)
             self._start(self._read, single, credit, members)
@@ -320,17 +332,19 @@ class Fetcher:
 
 
 class FetchStream:
-    """One stream over one connection."""
+    """What is left of a source, page by page, over one connection."""
 
-    def __init__(self, writers: Mapping[int, int], give: Callable[[Fetched], None], patience: float) -> None:
+    def __init__(self, source: _Source, give: Callable[[Fetched], None], patience: float) -> None:
+        self._source = source
         self.moved = -math.inf
         """The time at which the last bytes came."""
         self._patience = patience
         self._owed = 0
         """The credit that the worker has, and since when it has enough for a block."""
         self._since = 0.0
-        self.sums: dict[int, list[EndOfPartition]] = {}
-        self._writers = writers
+        self._unsaid = 0
+        self._number = 0
+        """That of the page, as a stream."""
         self._give = give
         self._left = 0
         self._taken = 0
@@ -339,31 +353,56 @@ class FetchStream:
         """So many are given back together."""
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
+        self._news = asyncio.Event()
+        self._is_open = False
+        """True while a page is being read."""
         self._logic: PeerLogic | None = None
 
-    async def read(self, way: Way, source: _Source, credit: int) -> None:
+    async def read(self, way: Way, credit: int) -> None:
         """Read it to its end; raises IncompleteDataError, EnvironmentLostError, or what the worker says."""
         bulk = {int(BulkFrame.DATA): self._came, int(BulkFrame.BROKEN): self._broken}
         logic = self._logic = PeerLogic({}, bulk, self._lost, aligned_memory)
         self._step = min(credit // _STEPS, credit - LEAST_CREDIT, _LONGEST_STEP)
         connection = await way.connect(logic)
         try:
-            files = struct.pack(f"<{len(source.files)}I", *source.files)
-            owner, grant = source.located.owner, source.located.grant
-            wanted = ask.OpenReader(0, source.dataset, tuple(source.writers), files, credit, owner, grant)
-            reading = await answered(logic, wanted, self._patience)
             self._owe(credit)
-            for writer, _, rows, nbytes, checksum in READ_SUM.iter_unpack(reading.sums):
-                self.sums.setdefault(self._writers[writer], []).append(EndOfPartition(rows, nbytes, checksum))
-            self._left += reading.size
-            while self._left and not self._done.done():
-                await asyncio.wait([self._done], timeout=self._patience / _LOOKS)
-                self._refuse_silence()
-            if self._left:
-                await self._done
+            while self._source.pages:
+                await self._read_page(logic)
+                self._source.pages.popleft()
+                self._number += 1
         finally:
             self._logic = None
             connection.close()
+
+    async def _read_page(self, logic: PeerLogic) -> None:
+        """Read the first page that is left; its blocks may come ahead of the answer."""
+        await self._wait(lambda: self._owed >= LEAST_CREDIT)
+        (writers, files), source = self._source.pages[0], self._source
+        self._unsaid = 0
+        owner, grant = source.located.owner, source.located.grant
+        packed = struct.pack(f"<{len(files)}I", *files)
+        wanted = ask.OpenReader(self._number, source.dataset, writers, packed, self._owed, owner, grant)
+        reading = await answered(logic, wanted, self._patience)
+        self._since = self._loop.time()
+        self._is_open = True
+        self._say()
+        self._left += reading.size
+        await self._wait(lambda: not self._left)
+        self._is_open = False
+        for writer, *sums in READ_SUM.iter_unpack(reading.sums):
+            source.sums.setdefault(source.writers[writer], []).append(EndOfPartition(*sums))
+
+    async def _wait(self, is_over: Callable[[], bool]) -> None:
+        """Wait until it is, or this stream has failed."""
+        while not is_over():
+            if self._done.done():
+                await self._done
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._patience / _LOOKS):
+                    await self._news.wait()
+            if self._is_open:
+                self._refuse_silence()
 
     def _came(self, body: memoryview) -> None:
         """A run of blocks has come: it is theirs in full, or nobody gets any of it."""
@@ -376,13 +415,13 @@ class FetchStream:
             self._fail(error)
             return
         for head, rows in blocks:
-            channel = self._writers.get(head.writer)
+            channel = self._source.writers.get(head.writer)
             if channel is not None:
                 taken = functools.partial(self._credit, HEAD.size + len(rows))
                 self._give(FetchedBlock(channel, head, rows, taken))
         self._left -= len(data)
-        if not self._left and not self._done.done():
-            self._done.set_result(None)
+        if not self._left:
+            self._news.set()
 
     def _broken(self, body: memoryview) -> None:
         self._fail(carried_error(unpack(body[4:])))
@@ -394,6 +433,7 @@ class FetchStream:
         if not self._done.done():
             self._done.set_exception(error)
             self._done.exception()  # looked at, though nobody may wait for it
+            self._news.set()
 
     def _credit(self, size: int) -> None:
         """The task has taken a block. In its thread."""
@@ -404,8 +444,16 @@ class FetchStream:
 
     def _more(self, size: int) -> None:
         if self._logic is not None:
-            self._logic.send_bulk(BulkFrame.CREDIT, PAIR.pack(0, size))
+            self._unsaid += size
             self._owe(size)
+            self._say()
+            self._news.set()
+
+    def _say(self) -> None:
+        """Tell the worker of credit that it has not heard of; between pages the next question does."""
+        if self._is_open and self._logic is not None and self._unsaid:
+            self._logic.send_bulk(BulkFrame.CREDIT, PAIR.pack(self._number, self._unsaid))
+            self._unsaid = 0
 
     def _owe(self, size: int) -> None:
         if self._owed < LEAST_CREDIT:
