@@ -26,6 +26,8 @@ from penstock.errors import (
 from penstock.lifecycle.table import as_markdown
 from penstock.remote import kept_names, manager_core
 from penstock.remote import messages as ask
+from penstock.remote.log_history import read_word, sealed_word
+from penstock.remote.logged_state import LoggedState
 from penstock.remote.manager_core import ManagerCore, ManagerLimits
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.partition_states import REMOTE_TABLE, RemoteEvent, RemoteState
@@ -36,6 +38,7 @@ from source import ROOT
 
 APP = "app-1"
 GIB = 1 << 30
+SECRET = b"of manager and workers"
 
 
 def partition(index: int, attempt: int = 0, dataset: int = 0) -> PartitionId:
@@ -365,6 +368,68 @@ def test_workers_hear_what_nobody_needs() -> None:
     managed.core.release(APP, [partition(0)])
     assert managed.beat("w0", 0.0, held[0]).forget == ((APP, "job-e0"),)
     assert not managed.core.state.partitions
+
+
+def test_an_old_copy_of_the_log_loses_what_it_does_not_know(tmp_path: Path) -> None:
+    """Readers and drivers hear that it is lost; workers keep what they hold of it, and drop what goes later."""
+    known, begun, newer = partition(0), partition(1), partition(2, dataset=1)
+    kept_log = LoggedState(tmp_path, ManagerLimits(), 0.0)
+    words: list[tuple[str, int]] = []
+
+    def begin(log: LoggedState, which: PartitionId, writer: int, *, finishes: bool = True) -> None:
+        log.decided(lambda: log.core.name(APP, ask.NamePartition(which, 1), 0.0))
+        log.decided(lambda: log.core.begin(APP, ask.StartPartition(which, "host", writer), 0.0))
+        words[:] = [read_word(SECRET, sealed_word(SECRET, log.core.state.history))]
+        if finishes:
+            log.decided(lambda: log.core.finish(APP, ask.FinishPartition(which, writer, ("w0",))))
+
+    def enroll(log: LoggedState, token: str, *, heard: bool) -> None:
+        enrolled = ask.Enroll(
+            "w0", "tcp://h:1", tuple(dict.fromkeys(("first", token))), tuple(words) if heard else ()
+        )
+        log.decided(lambda: log.core.enroll(enrolled, 20.0))
+
+    enroll(kept_log, "first", heard=False)
+    kept_log.core.beat("w0", ask.Beat(GIB, 0.0, False, ()), 0.0)
+    begin(kept_log, known, 10)
+    begin(kept_log, begun, 11, finishes=False)
+    copy = (tmp_path / "manager.log").read_bytes()
+    begin(kept_log, newer, 12)
+    kept_log.close()
+
+    def restarted(data: bytes) -> LoggedState:
+        (tmp_path / "manager.log").write_bytes(data)
+        return LoggedState(tmp_path, ManagerLimits(), 0.0)
+
+    whole = restarted((tmp_path / "manager.log").read_bytes())
+    enroll(whole, "second", heard=True)
+    assert not whole.core.state.history.is_old
+    whole.close()
+
+    old = restarted(copy)
+    enroll(old, "second", heard=False)
+    held = ((APP, "job-e0", (10, 11)), (APP, "job-e1", (12,)))
+    assert old.core.beat("w0", ask.Beat(GIB, 0.0, False, held), 1.0) == ask.Orders(), "others may know better"
+    old.core.losses(APP, 0, 1.0)
+    enroll(old, "second", heard=True)
+    asked = ask.FindPartitions((known, begun, newer))
+    stories = old.core.find(APP, asked, 20.0).stories
+    assert [story.state for story in stories] == ["complete", "lost", "lost"]
+    assert all("old copy of its log" in story.cause for story in stories[1:])
+    lost = old.core.losses(APP, 0, 20.0)
+    assert lost is not None
+    assert lost.partitions == (begun,)
+    with pytest.raises(PartitionLostError, match="old copy of its log"):
+        old.core.finish(APP, ask.FinishPartition(newer, 12, ("w0",)))
+    with pytest.raises(PartitionLostError, match="is lost, if it was kept"):
+        old.core.names.find("alice/one", "prices", 20.0)
+    assert old.core.find(APP, ask.FindPartitions((newer,), "a result"), 20.0).stories[0].state == "lost"
+    assert old.core.beat("w0", ask.Beat(GIB, 0.0, False, held), 20.0) == ask.Orders()
+    orders = old.core.beat("w0", ask.Beat(GIB, 0.0, False, (*held, (APP, "job-e2", (13,)))), 21.0)
+    assert orders == ask.Orders(forget=((APP, "job-e2"),))
+    leaving = old.core.beat("w0", ask.Beat(GIB, 0.0, True, held), 20.0)
+    assert leaving == ask.Orders(), "rows stay where an operator may put the right log back"
+    old.close()
 
 
 def test_a_worker_leaves_when_nothing_there_is_needed() -> None:

@@ -67,11 +67,11 @@ def test_a_commit_that_the_disk_has_no_room_for_is_refused_and_leaves_the_others
 
 
 def test_a_reader_gets_the_blocks_of_its_writers_and_files_and_each_writers_sums(tmp_path: Path) -> None:
-    """In the order in which they lie, neighbours together, whatever lies between; and an error where a row is gone."""
+    """In the order in which they lie, neighbours together, whatever lies between; an error where a row is gone."""
     index = WorkerIndex(tmp_path)
     for at, writer in enumerate((5, 7, 2**62)):
         add(index, writer, 2, (0, 1, 15, 16, 40), at * 200)
-    all_files = {writer: 1 | 2 | 1 << 15 | 1 << 16 | 1 << 40 for writer in (5, 2**62)}
+    all_files = dict.fromkeys((5, 2**62), 1 | 2 | 1 << 15 | 1 << 16 | 1 << 40)
     page = read(index, all_files, 16, 1, 3)
     assert sorted(READ_SUM.iter_unpack(page.sums)) == [(5, 20, 200, 10), (2**62, 20, 200, 10)]
     assert page.size == 2 * 2 * 2 * 100

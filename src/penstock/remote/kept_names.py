@@ -77,6 +77,11 @@ class KeptNames:
     def find(self, application: str, name: str, now: float) -> ask.FoundResult:
         """The result that the user of this application has under a name; an empty one where there is none."""
         found = self._state.kept.get((user_of(application), name))
+        if found is None and self._state.history.is_old:
+            raise PartitionLostError(
+                f"the result {name} is lost, if it was kept: the manager was started with an old copy of its log."
+                " Keep it again, or have the operator put the right log back"
+            )
         if found is None:
             return ask.FoundResult()
         self._seen[user_of(application), name] = now

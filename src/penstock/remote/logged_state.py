@@ -16,11 +16,13 @@ The log is tried at each turn of the clock, so nobody has to start the manager a
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from penstock.errors import StorageError
+from penstock.remote.log_history import TOKEN_BYTES
 from penstock.remote.manager_core import ManagerCore, ManagerLimits
 from penstock.remote.manager_state import ManagerState, Record
 from penstock.remote.state_log import StateLog
@@ -40,6 +42,12 @@ class LoggedState:
         self.core = ManagerCore(state, limits, now)
         self._failure: StorageError | None = None
         self._unwritten: list[Record] = []
+        started = "started", secrets.token_hex(TOKEN_BYTES)
+        try:
+            self._log.append([started])
+            state.apply(started)
+        except StorageError as error:  # then the log goes on under the token of the start before
+            self._has_failed(error)
 
     @property
     def has_failed(self) -> bool:

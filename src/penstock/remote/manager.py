@@ -22,6 +22,7 @@ from penstock.connection.listeners import nobody_listens
 from penstock.errors import AuthenticationError, SettingError
 from penstock.link.wire import Done
 from penstock.remote import messages as ask
+from penstock.remote.log_history import sealed_word
 from penstock.remote.logged_state import LoggedState
 from penstock.remote.manager_core import ManagerLimits
 from penstock.remote.peers import Entrance, ServiceAccess, application_of, worker_of
@@ -109,6 +110,7 @@ class RemoteManager:
                 raise
             done = self._done(lambda: self.core.enroll(asked, time.monotonic()))
             _LOG.info("worker %s is there, at %s", asked.worker, asked.address)
+            self._tell()
             return done
 
         def enroll(asked: ask.Enroll) -> asyncio.Task[Done]:
@@ -122,15 +124,15 @@ class RemoteManager:
         def beat(asked: ask.Beat) -> ask.Orders:
             self._lines.beats(line)
             orders = self._kept.freed(lambda: self.core.beat(line.worker, asked, time.monotonic()))
-            return ask.Orders() if self._kept.has_failed else orders
+            return ask.Orders() if self._kept.has_failed else replace(orders, word=self._word())
 
         return {ask.Enroll: enroll, ask.Beat: beat}
 
     def _of_application(self, name: str) -> dict[type[Request[Any]], Callable[[Any], Any]]:
-        core, done, freed, decided, now = self.core, self._done, self._freed, self._kept.decided, time.monotonic
+        core, done, freed, now = self.core, self._done, self._freed, time.monotonic
         return {
             ask.NamePartition: lambda asked: done(lambda: core.name(name, asked, now())),
-            ask.StartPartition: lambda asked: decided(lambda: core.begin(name, asked, now())),
+            ask.StartPartition: lambda asked: self._begin(name, asked),
             ask.MoveFiles: lambda asked: self._move(name, asked),
             ask.FinishPartition: lambda asked: done(lambda: core.finish(name, asked)),
             ask.FailPartition: lambda asked: freed(lambda: core.fail(name, asked)),
@@ -144,6 +146,14 @@ class RemoteManager:
             ask.WatchLosses: lambda asked: self._watch(name, asked.last),
             ask.Suspect: lambda asked: self._suspect(name, asked),
         }
+
+    def _begin(self, application: str, asked: ask.StartPartition) -> ask.Located:
+        located = self._kept.decided(lambda: self.core.begin(application, asked, time.monotonic()))
+        return replace(located, word=self._word())
+
+    def _word(self) -> bytes:
+        """The word about the log as it is on the disk; none where it can't be written."""
+        return b"" if self._kept.has_failed else sealed_word(self._access.secret, self.core.state.history)
 
     def _granted(self, application: str, found: ask.Stories) -> ask.Stories:
         """Let the user of this application read what another one has kept, at the workers too."""
@@ -199,7 +209,7 @@ class RemoteManager:
     def _move(self, application: str, asked: ask.MoveFiles) -> ask.Located:
         located = self._kept.decided(lambda: self.core.move(application, asked, time.monotonic()))
         self._look(asked.worker, asked.cause)
-        return located
+        return replace(located, word=self._word())
 
     def _suspect(self, application: str, asked: ask.Suspect) -> Done:
         self.core.sights.avoid(application, asked.worker, asked.cause, time.monotonic())

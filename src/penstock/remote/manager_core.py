@@ -11,6 +11,10 @@ Rules:
   Nothing else is. `worker_sights` says who gets files.
 - A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
   about releases that a worker has not heard of.
+- A worker that has heard of records which the log lacks shows that it is an old copy (`log_history`). What was not
+  finished by then, and what the log does not know, is lost: readers and drivers hear so. What workers hold of it
+  stays for `kept_lease`, in which the right log may be put back. For `rejoin` after a start nobody is told to drop
+  anything, as others may know better.
 - An application whose driver is silent for `lease` seconds is over; what is kept under names stays (`kept_names`). A
   writer that is silent for so long is given up, and its partition has failed if it has no other one.
 """
@@ -56,6 +60,7 @@ MOST_ENTRIES: Final = 1 << 20
 """Files of one user's applications, and their partitions, each of which counts as `PARTITION_ENTRIES`."""
 _MOST_PLACES: Final = 2 * ask.MOST_FILES
 """Files in the answer to one question."""
+OLD_LOG: Final = "the manager was started with an old copy of its log, which does not know what became of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,10 @@ class ManagerCore:
             if known.state is RemoteState.OPEN
         }
         self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
+        self._began = now
+        self._has_memory = bool(state.workers)
+        self._missed: dict[str, frozenset[tuple[str, str, int]]] = {}
+        """By worker: the writers there of which an old log knows nothing."""
         self.names = KeptNames(state, self._note, self._let_go, limits.kept_lease, now)
 
     def take_records(self) -> list[Record]:
@@ -175,11 +184,11 @@ class ManagerCore:
         for partition in asked.partitions:
             key, dataset = _keys(owner, partition)
             known = self.state.partitions.get(key)
-            if asked.kept and not self.names.holds(key):
-                stories.append(ask.PartitionStory(RemoteState.RELEASED.value))
-                continue
-            if known is None:
-                stories.append(ask.PartitionStory(RemoteState.NAMED.value))
+            if known is None or (asked.kept and not self.names.holds(key)):
+                unknown = RemoteState.RELEASED if asked.kept else RemoteState.NAMED
+                is_lost = known is None and self.state.history.is_old
+                state, cause = (RemoteState.LOST, OLD_LOG) if is_lost else (unknown, "")
+                stories.append(ask.PartitionStory(state.value, cause=cause))
                 continue
             writer = known.writers[0] if known.state is RemoteState.COMPLETE else 0
             stories.append(ask.PartitionStory(known.state.value, writer, tuple(known.workers), known.cause))
@@ -275,6 +284,19 @@ class ManagerCore:
         if known is None or (known.address, known.incarnation) != (asked.address, incarnation):
             self._note(("worker", asked.worker, asked.address, incarnation))
         self.sights.came(asked.worker, now)
+        if not self.state.history.is_old and any(self.state.history.lacks(*word) for word in asked.words):
+            self._miss_records()
+
+    def _miss_records(self) -> None:
+        """The log is an old copy: what it does not know to be complete may have been, and is lost."""
+        self._note(("old",))
+        lost: dict[str, list[PartitionId]] = defaultdict(list)
+        for key, known in list(self.state.partitions.items()):
+            if known.state in (RemoteState.NAMED, RemoteState.OPEN):
+                self._note(("ended", *key, RemoteEvent.LOSE.value, OLD_LOG))
+                lost[key[0]].append(PartitionId(DatasetId.of(key[1]), key[2], key[3]))
+        for application, partitions in lost.items():
+            self._losses[application] += [(piece, OLD_LOG) for piece in ask.pieces(partitions)]
 
     def beat(self, worker: str, asked: ask.Beat, now: float) -> ask.Orders:
         """A worker lives; what it is to drop. StaleError for one that was given up."""
@@ -286,6 +308,24 @@ class ManagerCore:
             self._note(("leaving", worker))
         if known_worker.is_leaving and not asked.is_leaving:
             self._note(("worker", worker, known_worker.address, known_worker.incarnation))  # it was started again
+        drops, forget = self._not_needed(asked)
+        if self.state.history.is_old:
+            if worker not in self._missed:
+                unknown = ((*each[:2], writer) for each in asked.held if each[:2] in forget for writer in each[2])
+                theirs = ((*key, writer) for *key, writers in drops for writer in writers)
+                self._missed[worker] = frozenset((*unknown, *theirs))  # type: ignore[arg-type]
+            missed = self._missed[worker]
+            keeps = {key[:2] for key in missed}
+            forget = [each for each in forget if each not in keeps]
+            left = [(*key, tuple(each for each in gone if (*key, each) not in missed)) for *key, gone in drops]
+            drops = [each for each in left if each[2]]  # type: ignore[misc]
+        may_leave = asked.is_leaving and not self._needs(worker) and not self._missed.get(worker)
+        if self._has_memory and now - self._began < self._limits.rejoin:
+            drops, forget = [], []
+        return ask.Orders(tuple(drops), tuple(forget), may_leave)
+
+    def _not_needed(self, asked: ask.Beat) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[tuple[str, str]]]:
+        """What a worker holds and nobody needs: writers of datasets, and whole datasets."""
         drops, forget = [], []
         for application, dataset, writers in asked.held:
             known = self.state.by_dataset.get((application, dataset))
@@ -295,8 +335,7 @@ class ManagerCore:
             live = {w for key in known for w in self.state.partitions[key].writers if self._is_held(key)}
             if gone := tuple(writer for writer in writers if writer not in live):
                 drops.append((application, dataset, gone))
-        may_leave = asked.is_leaving and not self._needs(worker)
-        return ask.Orders(tuple(drops), tuple(forget), may_leave)
+        return drops, forget
 
     def lose_worker(self, worker: str, cause: str) -> None:
         """A worker is gone, with what it holds."""
@@ -327,6 +366,9 @@ class ManagerCore:
             if now - when > self._limits.lease:
                 self.end_application(application)
         self._give_up_writers(now)
+        if self.state.history.is_old and now - self._began > self._limits.kept_lease:
+            self._note(("current",))
+            self._missed.clear()
         self.names.pass_time(now)
         return silent
 
@@ -374,6 +416,8 @@ class ManagerCore:
 
     def _known(self, key: PartitionKey, partition: PartitionId) -> KnownPartition:
         known = self.state.partitions.get(key)
+        if known is None and self.state.history.is_old:
+            raise PartitionLostError(f"{partition} is lost: {OLD_LOG}")
         if known is None:
             raise PartitionNotProducedError(
                 f"{partition} is not known to the manager: its job is over, or the manager has lost its state"

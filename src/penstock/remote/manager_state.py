@@ -19,6 +19,7 @@ from typing import Final
 
 from penstock.errors import ProtocolError
 from penstock.lifecycle.table import Lifecycle
+from penstock.remote.log_history import LogHistory
 from penstock.remote.partition_states import HELD, RemoteEvent, RemoteState, partition_life
 from penstock.shuffle import DatasetId
 
@@ -119,9 +120,11 @@ class ManagerState:
         self.kept_as: dict[str, tuple[str, str]] = {}
         """User and name, by the identity of the result."""
         self.kept_partitions: set[PartitionKey] = set()
+        self.history = LogHistory()
 
     def apply(self, record: Record) -> None:
         """Take a record in; ProtocolError for one that makes no sense."""
+        self.history.records += 1
         word, *values = record
         step: Callable[..., None] | None = _STEPS.get(str(word))
         if step is None:
@@ -139,6 +142,7 @@ class ManagerState:
             count.clear()
         for kept in (self.kept, self.kept_as, self.kept_partitions):
             kept.clear()
+        self.history = LogHistory()
         for record in records:
             self.apply(record)
 
@@ -163,6 +167,19 @@ class ManagerState:
         for user_and_name, kept in self.kept.items():
             partitions = [key[1:] for key in kept.keys]
             yield ("kept", *user_and_name, kept.result, kept.application, partitions, kept.description, PACKED)
+        yield self.history.record()
+
+    def _history(self, records: int, starts: list[list[object]], is_old: bool) -> None:
+        self.history = LogHistory.of(records, starts, is_old=is_old)
+
+    def _started(self, token: str) -> None:
+        self.history.start(token)
+
+    def _old(self) -> None:
+        self.history.is_old = True
+
+    def _current(self) -> None:
+        self.history.is_old = False
 
     def _room(self, _: bytes) -> None:
         """Change nothing: this is what a log is tried with."""
@@ -281,6 +298,10 @@ class ManagerState:
 
 _STEPS: dict[str, Callable[..., None]] = {
     "room": ManagerState._room,  # noqa: SLF001
+    "history": ManagerState._history,  # noqa: SLF001
+    "started": ManagerState._started,  # noqa: SLF001
+    "old": ManagerState._old,  # noqa: SLF001
+    "current": ManagerState._current,  # noqa: SLF001
     "worker": ManagerState._worker,  # noqa: SLF001 - the table of this class's own steps
     "leaving": ManagerState._leaving,  # noqa: SLF001
     "gone": ManagerState._gone,  # noqa: SLF001

@@ -62,6 +62,8 @@ class Located:
     places: tuple[tuple[str, ...], ...]
     owner: str = ""
     grant: bytes = b""
+    word: bytes = b""
+    """The manager's about its log, to a writer that begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +231,15 @@ class Suspect(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Enroll(Request[Done]):
-    """A worker is there; with the tokens of its folder's starts since the last one that the manager knows."""
+    """A worker is there; with the tokens of its folder's starts since the last one that the manager knows.
+
+    `words` of managers about their log it has heard (`log_history`).
+    """
 
     worker: str
     address: str
     lineage: tuple[str, ...]
+    words: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +249,8 @@ class Orders:
     drops: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     forget: tuple[tuple[str, str], ...] = ()
     may_leave: bool = False
+    word: bytes = b""
+    """The manager's about its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +275,15 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class EnterWriter(Request[Opened]):
-    """A writer pushes from now on over this connection; packed, the first numbers of files that are not 0."""
+    """A writer pushes from now on over this connection; packed, the first numbers of files that are not 0.
+
+    `word` is that of the manager (`Located`).
+    """
 
     partition: PartitionId
     writer: int
     begins: bytes = b""
+    word: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ REMOTE_TABLE: Final[Table[RemoteState, RemoteEvent]] = {
     (RemoteState.OPEN, RemoteEvent.FINISH): RemoteState.COMPLETE,
     (RemoteState.OPEN, RemoteEvent.FAIL): RemoteState.FAILED,
     (RemoteState.NAMED, RemoteEvent.FAIL): RemoteState.FAILED,
+    (RemoteState.NAMED, RemoteEvent.LOSE): RemoteState.LOST,
     (RemoteState.OPEN, RemoteEvent.LOSE): RemoteState.LOST,
     (RemoteState.COMPLETE, RemoteEvent.LOSE): RemoteState.LOST,
     **{(state, RemoteEvent.RELEASE): RemoteState.RELEASED for state in RemoteState},

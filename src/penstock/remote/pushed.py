@@ -19,6 +19,7 @@ from penstock.link.wire import Done
 from penstock.remote import messages as ask
 from penstock.remote.blocks import BLOCK_BYTES, HEAD, BlockHead, charge, is_whole, read_head
 from penstock.remote.holdings import WorkerHoldings
+from penstock.remote.log_history import read_word
 from penstock.remote.merged import BlockFate, MergedDataset, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.peers import user_of
@@ -47,8 +48,9 @@ class PushSession:
 
     logic: PeerLogic
 
-    def __init__(self, holdings: WorkerHoldings, application: str, number: int) -> None:
+    def __init__(self, holdings: WorkerHoldings, application: str, number: int, secret: bytes = b"") -> None:
         self._holdings = holdings
+        self._secret = secret
         self._application = application
         self._user = user_of(application)
         self._number = number
@@ -75,6 +77,8 @@ class PushSession:
             )
         self._holdings.entering(self._user, max(0, entries - before))
         self._entered[asked.writer] = max(entries, before)
+        if asked.word:
+            self._holdings.store.words.hear(*read_word(self._secret, asked.word))
         dataset = self._holdings.dataset(self._application, str(asked.partition.dataset))
         dataset.enter(asked.writer, str(asked.partition), dict(PAIR.iter_unpack(asked.begins)))
         self._writers[asked.writer] = dataset

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from penstock.errors import PartitionReleasedError, StorageError
 from penstock.machine.disk_threads import DiskThreads
+from penstock.remote.log_history import HeardWords
 from penstock.remote.merged import MergedFile, Spot
 from penstock.remote.merged_disk import NOWAIT, MergedDisk, WriteJob
 from penstock.remote.read_page import ReadPage, WantedPage
@@ -63,6 +64,8 @@ class MergedFiles:
         """Bytes that may still be read in this turn of the loop."""
         self.index = opened.index
         """For the start; then a thread of its own has it."""
+        self.words = HeardWords(self.index.words())
+        """Those of the manager about its log."""
         self._indexing = DiskThreads("remote index", 1)
         self._settling: dict[asyncio.Future[None], tuple[str, str, int]] = {}
         """The commits that are not in the index yet: application, dataset and writer."""
@@ -176,7 +179,7 @@ class MergedFiles:
         unnamed = [path for path in paths if self._options.fsync or path not in self._committed]
         by_disk = self._by_disk(unnamed)
         await asyncio.gather(*(disk.writes.run(self._keep, disk, theirs) for disk, theirs in by_disk.items()))
-        await self._indexing.run(self.index.add, committed, files())
+        await self._indexing.run(self.index.add, committed, files(), self.words.all)
 
     async def _forget(
         self, removing: Sequence[asyncio.Future[None]], of: tuple[str, str], writer: int | None, held: int

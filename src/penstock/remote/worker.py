@@ -25,6 +25,7 @@ from penstock.observe.samples import Sample, use_samples
 from penstock.remote import messages as ask
 from penstock.remote.block_memory import KEPT_SECONDS
 from penstock.remote.holdings import WorkerHoldings
+from penstock.remote.log_history import read_word
 from penstock.remote.peers import Entrance, ServiceAccess, Way, application_of, asked
 from penstock.remote.pushed import PushSession
 from penstock.remote.store import MergedFiles, StoreOptions
@@ -97,7 +98,7 @@ class RemoteWorker:
         """A task has come in."""
         application = application_of(identity)
         number = next(self._numbers)
-        pushes = PushSession(self.holdings, application, number)
+        pushes = PushSession(self.holdings, application, number, self._access.secret)
         reads = ReadSession(self.holdings, application, self._access)
         serves: dict[type[Request[Any]], Serve] = {
             ask.EnterWriter: pushes.open,
@@ -172,7 +173,7 @@ class RemoteWorker:
 
     async def _enroll(self, logic: PeerLogic) -> None:
         lineage = self.holdings.lineage
-        await asked(logic, ask.Enroll(self.name, self.address, lineage))
+        await asked(logic, ask.Enroll(self.name, self.address, lineage, self.holdings.store.words.all))
         if lineage[1:]:
             await self.holdings.store.taken(lineage[-1])
             self.holdings.lineage = lineage[-1:]
@@ -182,6 +183,8 @@ class RemoteWorker:
         held = tuple((*key, tuple(dataset.writers)) for key, dataset in holdings.datasets.items())
         load = holdings.credit.used / holdings.credit.marks.cap
         orders: ask.Orders = await asked(logic, ask.Beat(holdings.store.free, load, self.is_leaving, held))
+        if orders.word:
+            holdings.store.words.hear_manager(*read_word(self._access.secret, orders.word))
         for application, name, writers in orders.drops:
             holdings.drop(application, name, writers)
         for application, name in orders.forget:

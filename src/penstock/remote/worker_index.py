@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ _BUCKETS_AT_ONCE = 64
 _TABLES = """
 create table worker (name text);
 create table starts (number integer primary key autoincrement, token text);
+create table words (token text, records integer);
 create table datasets (number integer primary key, application text, dataset text, unique (application, dataset));
 create table writers (
     dataset integer, writer integer, partition text, held blob, primary key (dataset, writer)
@@ -110,8 +111,14 @@ class WorkerIndex:
                     raise self._failure(error) from error
             yield KnownWriters(application, dataset, writers, files)
 
-    def add(self, committed: CommittedWriter, files: Mapping[int, MergedFile]) -> None:
-        """A writer has committed, and the files of the buckets that it has blocks in are as they are."""
+    def words(self) -> list[tuple[str, int]]:
+        """The manager's words about its log that were heard with the last commit."""
+        return [(token, records) for token, records in self._base.run("select * from words").fetchall()]
+
+    def add(
+        self, committed: CommittedWriter, files: Mapping[int, MergedFile], words: Iterable[tuple[str, int]] = ()
+    ) -> None:
+        """A writer has committed, in files that are so now, with all in their buckets; these words were heard."""
         application, dataset, writer, partition, held, sums, places = committed
         by_bucket: dict[int, bytearray] = {}
         for file, merged in files.items():
@@ -124,6 +131,9 @@ class WorkerIndex:
             run("insert or replace into writers values (?, ?, ?, ?)", number, writer, partition, bits)
             for bucket, row in bucket_rows(sums, places):
                 run("insert or replace into blocks values (?, ?, ?, ?, ?)", number, bucket, writer, *row)
+            run("delete from words")
+            for word in words:
+                run("insert into words values (?, ?)", *word)
             for bucket, packed in by_bucket.items():
                 run("insert or replace into files values (?, ?, ?)", number, bucket, packed)
 

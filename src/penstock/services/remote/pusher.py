@@ -224,7 +224,7 @@ class Pusher:
             if name not in self._located.addresses:
                 raise self._lost(name, "the manager does not know it any more")
             begun, window = self._begun, self._line.access.settings.push_window
-            entered = ask.EnterWriter(begun.partition, begun.writer)
+            entered = ask.EnterWriter(begun.partition, begun.writer, word=self._located.word)
             way = self._way(self._located.addresses[name])
             worker = self._workers[name] = WorkerPush(name, way, window, entered)
             worker.failed = self.fail

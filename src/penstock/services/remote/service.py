@@ -8,7 +8,6 @@ names of partitions: the manager does. The modules for tasks are imported in tas
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import secrets
 import socket
@@ -38,6 +37,7 @@ from penstock.shuffle import (
 
 if TYPE_CHECKING:
     from penstock.services.remote.client import RemoteClient
+    from penstock.shuffle.requests import Request
 
 NAME = "remote"
 _CLOSE_SECONDS = 3.0
@@ -105,6 +105,8 @@ class RemoteMaster:
         access = RemoteAccess.of(context.settings, context.application, "driver", context.secret)
         self._client: RemoteClient = RemoteClient(access, "penstock-remote-master")
         self._jobs: dict[str, JobShuffleContext] = {}
+        self._untold: list[Request[Any]] = []
+        """The releases that the manager has not heard. In the loop thread."""
 
     async def start(self) -> None:
         """Begin to listen for losses. ControlError where the manager does not answer."""
@@ -140,7 +142,7 @@ class RemoteMaster:
         from penstock.remote.messages import EndJob
 
         self._jobs.pop(job, None)
-        self._client.begin(self._client.ask(EndJob(job))).add_done_callback(_told)
+        self._client.begin(self._let_go(EndJob(job)))
 
     async def register_partition_with_producer(
         self, job: str, partition: PartitionDescriptor, producer: ProducerDescriptor
@@ -157,7 +159,7 @@ class RemoteMaster:
         """Nobody needs it any more."""
         from penstock.remote.messages import DropPartitions
 
-        await self._call(self._client.ask(DropPartitions((descriptor.partition,))))
+        await self._call(self._let_go(DropPartitions((descriptor.partition,))))
 
     async def keep_result(
         self, name: str, schema: bytes, partitions: Sequence[ShuffleDescriptor]
@@ -192,6 +194,14 @@ class RemoteMaster:
     async def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wrap_future(self._client.begin(coroutine))
 
+    async def _let_go(self, request: Request[Any]) -> None:
+        """Have something removed; a manager that does not answer hears it when it does again. In the loop thread."""
+        try:
+            await self._client.ask(request)
+        except PenstockError as error:
+            _LOG.warning("the remote shuffle service is told of %s again, later: %s", request.METHOD, error)
+            self._untold.append(request)
+
     async def _watch(self) -> None:
         """Hear of what is lost, as long as this driver lives. In the loop thread."""
         from penstock.remote.messages import WatchLosses
@@ -205,6 +215,9 @@ class RemoteMaster:
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
             last = losses.last
+            untold, self._untold = self._untold, []
+            for request in untold:
+                await self._let_go(request)
             by_job: dict[str, list[PartitionId]] = defaultdict(list)
             for partition in losses.partitions:
                 by_job[partition.job].append(partition)
@@ -215,8 +228,3 @@ class RemoteMaster:
 
 def _as_kept(descriptor: ShuffleDescriptor, result: str) -> ShuffleDescriptor:
     return replace(descriptor, location=str(replace(Breadth.from_text(descriptor.location), kept=result)))
-
-
-def _told(done: concurrent.futures.Future[Any]) -> None:
-    if not done.cancelled() and (error := done.exception()) is not None:
-        _LOG.warning("the remote shuffle service keeps a job's rows until its application ends: %s", error)
