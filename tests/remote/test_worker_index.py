@@ -95,7 +95,7 @@ def test_a_reader_gets_the_blocks_of_its_writers_and_files_and_each_writers_sums
 
 
 def test_a_start_takes_no_longer_and_no_more_memory_with_more_blocks(tmp_path: Path) -> None:
-    """What is found of a writer with many blocks is as much as of one with few: a name and a bit for each file."""
+    """A start finds as much of a writer with many blocks as of one with few: a name and a bit for each file."""
     found = []
     for blocks in (1, 500):
         folder = tmp_path / str(blocks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of a plug-in as the conformance suite wants it: no environment process, hosts are folders."""
+"""The examples of plug-ins as the conformance suite wants them: no environment process, hosts are files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ from penstock.testing.memory_host import MemoryHost
 from source import ROOT
 
 sys.path.insert(0, str(ROOT / "examples" / "plugin"))
-from folder_shuffle import FolderEnvironment, FolderShuffleService, folder_of
+from folder_shuffle import FolderShuffleService, folder_of
+from sqlite_shuffle import SqliteShuffleService
+from sqlite_shuffle import folder_of as bases_of
 
 
 class FolderHarness:
     """A started service; every attachment is a host of its own that can be told to stop."""
 
-    def __init__(self, application: str) -> None:
+    def __init__(
+        self, application: str, kind: type[FolderShuffleService | SqliteShuffleService] = FolderShuffleService
+    ) -> None:
         self.application = application
-        self.service = FolderShuffleService()
+        self.service = kind()
         self.master = self.service.create_shuffle_master(
             ShuffleMasterContext(application, Settings(), lambda error: pytest.fail(str(error)))
         )
@@ -39,7 +43,7 @@ class FolderHarness:
         self.master.register_job(Job())
         self._hosts: dict[ShuffleEnvironment, MemoryHost] = {}
 
-    def environment(self, name: str) -> FolderEnvironment:
+    def environment(self, name: str) -> ShuffleEnvironment:
         """A new attachment."""
         host = MemoryHost(name)
         context = ShuffleEnvironmentContext(self.application, b"", Settings(), host)
@@ -61,8 +65,11 @@ class FolderHarness:
             host.cancel(f"{attempt} was told to stop")
 
     def lose_environment(self, name: str) -> None:
-        """Lose a host's folder."""
-        shutil.rmtree(folder_of(self.application, name))
+        """Lose a host's folder, or database."""
+        if isinstance(self.service, FolderShuffleService):
+            shutil.rmtree(folder_of(self.application, name))
+        else:
+            (bases_of(self.application) / f"{name}.sqlite").unlink()
 
     def close(self) -> None:
         """End the job and the application."""

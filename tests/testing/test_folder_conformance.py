@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of a plug-in keeps the promises of blocking partitions, and needs no environment process for it."""
+"""Both examples of plug-ins keep the promises of blocking partitions, and need no environment process for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from folder_harness import FolderHarness, FolderShuffleService
+from folder_harness import FolderHarness, FolderShuffleService, SqliteShuffleService
 from penstock.testing.conformance import ShuffleServiceConformance
 from underway import listed
 
@@ -25,6 +25,23 @@ class TestFolderService(ShuffleServiceConformance):
         """A service whose folder is empty after the test."""
         monkeypatch.setenv("FOLDER_SHUFFLE", str(tmp_path))
         harness = FolderHarness(request.node.name.replace("/", "-"))
+        yield harness
+        harness.close()
+        assert not listed(tmp_path)
+
+
+class TestSqliteService(ShuffleServiceConformance):
+    """The same of the one that keeps partitions in SQLite."""
+
+    kinds = SqliteShuffleService.capabilities.kinds
+
+    @pytest.fixture
+    def service(
+        self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[FolderHarness]:
+        """A service whose folder is empty after the test."""
+        monkeypatch.setenv("SQLITE_SHUFFLE", str(tmp_path))
+        harness = FolderHarness(request.node.name.replace("/", "-"), SqliteShuffleService)
         yield harness
         harness.close()
         assert not listed(tmp_path)

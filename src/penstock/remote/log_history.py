@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The starts and the length of a manager's log, and words about it: so that a manager knows an old copy of its log.
 
-Rules: each start of a manager draws a token, and all records that it has ever written are counted. What the manager
-says of its log after it has written is a word: the token, and the records by then, sealed with the secret of manager
+Rules: each start of a manager draws a token, and all records that it has ever written are counted. The manager
+gives words about its log after it has written: the token, and the records by then, sealed with the secret of manager
 and workers. Writers carry the word under which they began to their workers, and workers keep the furthest ones with
 what was committed, and say them when they come. A log that lacks the start of a word, or has fewer records of it, is
 an old copy, or has lost its end.

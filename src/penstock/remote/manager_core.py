@@ -11,10 +11,10 @@ Rules:
   Nothing else is. `worker_sights` says who gets files.
 - A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
   about releases that a worker has not heard of.
-- A worker that has heard of records which the log lacks shows that it is an old copy (`log_history`). What was not
-  finished by then, and what the log does not know, is lost: readers and drivers hear so. What workers hold of it
-  stays for `kept_lease`, in which the right log may be put back. For `rejoin` after a start nobody is told to drop
-  anything, as others may know better.
+- A worker that has heard of records which the log lacks shows that it is an old copy (`log_history`). Partitions that
+  were not finished by then, and those that the log does not know, are lost: readers and drivers hear so. Workers keep
+  their rows of those for `kept_lease`, in which the right log may be put back. For `rejoin` after a start nobody is
+  told to drop anything, as others may know better.
 - An application whose driver is silent for `lease` seconds is over; what is kept under names stays (`kept_names`). A
   writer that is silent for so long is given up, and its partition has failed if it has no other one.
 """
@@ -325,7 +325,7 @@ class ManagerCore:
         return ask.Orders(tuple(drops), tuple(forget), may_leave)
 
     def _not_needed(self, asked: ask.Beat) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[tuple[str, str]]]:
-        """What a worker holds and nobody needs: writers of datasets, and whole datasets."""
+        """The belongings of a worker that nobody needs: writers of datasets, and whole datasets."""
         drops, forget = [], []
         for application, dataset, writers in asked.held:
             known = self.state.by_dataset.get((application, dataset))

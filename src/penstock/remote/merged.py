@@ -13,8 +13,8 @@ Rules:
   whose partition was given up: it is stale. A commit that comes again is answered as the first.
 - A commit names the sums of what was pushed here, by file, and counts the blocks: it is refused while any is missing.
 - Readers get committed blocks only, of the writers that they name, as they lie in the files.
-- Where the blocks of a writer lie is here as long as it writes, 16 bytes for each; then the index has it on disk
-  (`worker_index`), and of each file one bit is left. So what a worker holds may have any number of blocks.
+- The places of a writer's blocks are here as long as it writes, 16 bytes for each. Then the index has them on disk
+  (`worker_index`), and one bit is left of each file. So a worker may hold any number of blocks.
 - A file goes when it holds no writer's blocks any more.
 - The bytes of all files of an application, also of blocks that nobody needs in files that stay, are in its room, and
   in its user's: so a result that outlives its application counts for somebody. A block that would make them more than

@@ -308,7 +308,7 @@ class Reading:
 class OpenReader(Request[Reading]):
     """Read files of a dataset (packed numbers), of these writers; blocks come under `stream`, in credit.
 
-    Who wants more than `MOST_READ` asks again, when all has come. One of another application of the user's comes with
+    A reader of more than `MOST_READ` asks again, when all has come. One of another application of the user's comes with
     that one's name, and the manager's word.
     """
 

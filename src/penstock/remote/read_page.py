@@ -29,7 +29,7 @@ assert _READ_SUMS.itemsize == READ_SUM.size  # noqa: S101
 
 
 class WantedPage(NamedTuple):
-    """What a reader wants of a dataset."""
+    """The writers and files of a dataset that a reader wants."""
 
     application: str
     dataset: str
@@ -40,7 +40,7 @@ class WantedPage(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What one writer has in one bucket of files."""
+    """The part of one writer in one bucket of files."""
 
     bucket: int
     writer: int
@@ -80,7 +80,7 @@ def buckets_of(files: Iterable[int]) -> list[int]:
 
 
 def bucket_rows(sums: bytes, places: bytes) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    """What a writer has in each bucket: packed sums and places, as they came."""
+    """The part of a writer in each bucket: packed sums and places, as they came."""
     theirs = _by_bucket(np.frombuffer(places, _PLACES))
     summed = _by_bucket(np.frombuffer(sums, _SUMS))
     for bucket in sorted(theirs.keys() | summed.keys()):

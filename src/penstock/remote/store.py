@@ -130,7 +130,7 @@ class MergedFiles:
         await settling
 
     async def page(self, wanted: WantedPage) -> ReadPage:
-        """Where the blocks lie that a reader wants. StorageError, IncompleteDataError."""
+        """The places of the blocks that a reader wants. StorageError, IncompleteDataError."""
         return await self._indexing.run(self.index.read, wanted)
 
     async def taken(self, token: str) -> None:

@@ -138,7 +138,7 @@ class WorkerIndex:
                 run("insert or replace into files values (?, ?, ?)", number, bucket, packed)
 
     def read(self, wanted: WantedPage) -> ReadPage:
-        """Where the blocks lie that a reader wants; IncompleteDataError where some are missing here."""
+        """The places of the blocks that a reader wants; IncompleteDataError where some are missing here."""
         number, which = self._number(wanted.application, wanted.dataset), json.dumps(list(wanted.writers))
         found: list[Row] = []
         for bucket in buckets_of(wanted.paths):

@@ -105,7 +105,7 @@ class _Source:
     dataset: str
     located: ask.Located
     pages: deque[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=deque)
-    """What is yet to be asked for: writers and files, each within what a worker answers at once."""
+    """The writers and files that are yet to be asked for, each within what a worker answers at once."""
     sums: dict[int, list[EndOfPartition]] = field(default_factory=dict)
     """Of what has come, by channel."""
     damages: int = 0
@@ -332,7 +332,7 @@ class Fetcher:
 
 
 class FetchStream:
-    """What is left of a source, page by page, over one connection."""
+    """The rest of a source, page by page, over one connection."""
 
     def __init__(self, source: _Source, give: Callable[[Fetched], None], patience: float) -> None:
         self._source = source
