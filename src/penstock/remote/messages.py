@@ -308,8 +308,8 @@ class Reading:
 class OpenReader(Request[Reading]):
     """Read files of a dataset (packed numbers), of these writers; blocks come under `stream`, in credit.
 
-    A reader of more than `MOST_READ` asks again, when all has come. One of another application of the user's comes with
-    that one's name, and the manager's word.
+    A reader of more than `MOST_READ` asks again, when all has come. That of another application of the user's comes
+    with its name, and the manager's word.
     """
 
     stream: int
