@@ -14,7 +14,7 @@ from typing import Any
 from penstock_torture.harm import own_temporary_folder
 from penstock_torture.stages.queries import run_query
 from penstock_torture.stages.run import described, run_stage
-from penstock_torture.stages.streaming_runs import compare_runs
+from penstock_torture.stages.streaming_runs import NOT_COMPARED, compare_runs
 from penstock_torture.starts import run_start
 
 Say = Callable[[str], None]
@@ -63,6 +63,8 @@ def _queries(kind: str, seeds: range, run: Run, say: Say, at_once: int = 1) -> l
     wrong: list[str] = []
     with ThreadPoolExecutor(at_once) as pool:
         for number, (seed, (words, reason)) in enumerate(zip(seeds, pool.map(ran, seeds), strict=True), 1):
+            if words.startswith(NOT_COMPARED):
+                say(f"{kind} {seed}: {words[:300]}")
             if reason:
                 wrong.append(f"{kind} {seed}")
                 say(f"{kind} {seed} ({words}): {reason}")

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 import penstock
 from penstock.api.lineage import SourceStep
@@ -47,6 +47,8 @@ _WHOLE = 8
 _DELAY = 201
 _LATER = 2_000
 """Milliseconds from the rows of one run to those of the next."""
+NOT_COMPARED = "Spark refuses or fails:"
+"""The words of a query that Spark has not begin with these."""
 _STORE = "spark.sql.streaming.stateStore.providerClass"
 _ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 """The one that has processors."""
@@ -87,8 +89,8 @@ def compare_runs(seed: int, spark: Any, folder: Path) -> tuple[str, str]:
             ours, wanted = _written(folder / "penstock"), _written(folder / "spark")
             if ours != wanted:
                 return words, f"run {number + 1} ({run}), Penstock beside Spark: {group_sizes(ours, wanted)}"
-    except AnalysisException as error:  # Penstock's refusals are PlanErrors
-        return f"{words}; Spark has it not: {str(error).splitlines()[0]}", ""
+    except (AnalysisException, StreamingQueryException) as error:  # Penstock's errors are its own
+        return f"{NOT_COMPARED} {words}: {str(error).splitlines()[0]}", ""
     except Exception:  # noqa: BLE001 - which side fails is what is being asked
         return words, traceback.format_exc()
     return words, ""
