@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,23 @@ HOW: Final = {
     "split": "a proxy resets all connections for a second",
 }
 """Each fault, and how it is made."""
+SERVED: Final = ("manager", "worker", "external", "environment", "objects")
+OPERATOR: Final = {
+    "disk unmounted": "one of its folders is away",
+    "order of folders": "other than before",
+    "index lost": "it is away at a start",
+    "old copy of an index": "it is put back",
+    "other owner": "of a folder, or who may write",
+    "clock a day off": "or some years",
+    "no space for the log": "or for the index",
+}
+MALICE: Final = {
+    "at its largest": "each request, and 60 MB of it",
+    "at its most often": "over many connections",
+    "half sent": "but for its last byte",
+    "by a stranger": "who has not proved who he is",
+    "by another's user": "about others' partitions",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +76,7 @@ _FULL = "tests/processes/test_remote_full.py::"
 _MANAGER = "tests/remote/test_manager_core.py::"
 _REMOTE = "tests/processes/test_remote_faults.py::"
 
-_ELSEWHERE: Final = {
+_ELSEWHERE = {
     ("kill", "client"): _CLIENTS + "test_a_killed_writer_s_rows_go_while_its_application_lives",
     ("pause", "client"): _FAULTY_CLIENTS + "test_a_client_that_stands_still_holds_up_nobody",
     ("slow disk", "client"): _FAULTY_CLIENTS + "test_a_client_with_a_slow_disk_gets_its_rows",
@@ -72,7 +90,7 @@ _ELSEWHERE: Final = {
     ("late commit", "manager"): _MANAGER + "test_the_first_to_finish_has_it_and_late_ones_are_stale",
     ("bit flip on disk", "manager"): _MANAGER + "test_the_log_survives_a_kill_and_refuses_damage",
 }
-_NONE: Final = {
+_NONE = {
     ("disk full", "ess"): "tasks write its files, on the disk of `client`",
     ("bit flip on disk", "client"): "it keeps none",
     ("bit flip on the wire", "client"): "as of the process at the other end",
@@ -88,28 +106,90 @@ _NONE: Final = {
     ("late commit", "client"): "as of the process that is told",
 }
 
-CELLS: Final = tuple(
-    FaultCell(fault, process, _ELSEWHERE.get((fault, process), GRID), _NONE.get((fault, process), ""))
-    for fault in HOW
-    for process in PROCESSES
-)
+_KEEPER = "tests/external/test_keeper.py::"
+_FOLDERS = "tests/remote/test_worker_folders.py::"
+_OWNERS = "tests/machine/test_owned_folders.py::test_what_others_own_or_may_write_to_is_refused"
+_ENEMY = "tests/processes/test_malice.py::test_an_enemy_costs_others_little"
+_ELSEWHERE |= {
+    ("disk unmounted", "worker"): _FOLDERS + "test_what_was_committed_stays_whatever_is_mounted",
+    ("disk unmounted", "external"): _KEEPER + "test_folders_come_and_go_and_nothing_is_lost",
+    ("disk unmounted", "environment"): "tests/environment/test_folders.py::"
+    "test_a_broken_directory_is_passed_over_and_none_is_an_error",
+    ("disk unmounted", "objects"): "tests/processes/test_objects_conformance.py::"
+    "test_a_look_that_shows_nothing_is_not_believed_at_once",
+    ("order of folders", "worker"): _FOLDERS + "test_what_was_committed_stays_whatever_is_mounted",
+    ("order of folders", "external"): _KEEPER + "test_folders_come_and_go_and_nothing_is_lost",
+    ("index lost", "manager"): _FULL + "test_a_manager_that_can_t_read_its_log_either_ends",
+    ("index lost", "worker"): _FOLDERS + "test_files_that_the_index_does_not_name_stay",
+    ("index lost", "external"): _KEEPER + "test_an_index_is_made_again_out_of_the_folders",
+    ("old copy of an index", "worker"): _FOLDERS + "test_files_that_the_index_does_not_name_stay",
+    ("old copy of an index", "external"): _KEEPER + "test_what_is_complete_stays_whatever_an_old_index_says",
+    **{("other owner", process): _OWNERS for process in ("manager", "worker", "external")},
+    ("other owner", "environment"): "tests/environment/test_folders.py::test_partitions_are_spread_and_private",
+    ("clock a day off", "external"): "tests/processes/test_external_folders.py::"
+    "test_reads_go_on_over_kills_and_another_time",
+    ("no space for the log", "manager"): "tests/remote/test_logged_state.py::"
+    "test_what_the_disk_has_no_room_for_was_never_decided",
+    ("no space for the log", "worker"): "tests/remote/test_worker_index.py::"
+    "test_a_commit_that_the_disk_has_no_room_for_is_refused_and_leaves_the_others",
+    ("no space for the log", "external"): _KEEPER + "test_a_service_starts_on_a_full_disk",
+    **{(fault, process): _ENEMY for fault in MALICE for process in ("manager", "worker", "external")},
+    ("by a stranger", "environment"): "tests/processes/test_limits.py::test_silent_connections_lock_no_task_out",
+}
+_ONE_FOLDER = "it has one folder"
+_NONE |= {
+    ("disk unmounted", "manager"): "as of `index lost`: its folder has nothing else",
+    **{("order of folders", process): _ONE_FOLDER for process in ("manager", "objects")},
+    ("order of folders", "environment"): "its files are of one run",
+    **{
+        (fault, process): "it has no index that outlives it"
+        for fault in ("index lost", "old copy of an index", "no space for the log")
+        for process in ("environment", "objects")
+    },
+    ("old copy of an index", "manager"): "not in the grid yet",
+    ("other owner", "objects"): "the store says who may write to it",
+    **{
+        ("clock a day off", process): "it reads no time of the day"
+        for process in ("manager", "worker", "environment", "objects")
+    },
+    **{
+        (fault, "environment"): "those who have its application's secret are its own"
+        for fault in MALICE
+        if fault != "by a stranger"
+    },
+    **{(fault, "objects"): "no process of ours is asked" for fault in MALICE},
+}
+
+
+def _cells(faults: Iterable[str], processes: Sequence[str]) -> tuple[FaultCell, ...]:
+    return tuple(
+        FaultCell(fault, process, _ELSEWHERE.get((fault, process), GRID), _NONE.get((fault, process), ""))
+        for fault in faults
+        for process in processes
+    )
+
+
+TABLES: Final = ((HOW, PROCESSES), (OPERATOR, SERVED), (MALICE, SERVED))
+CELLS: Final = tuple(cell for faults, processes in TABLES for cell in _cells(faults, processes))
 GRID_CELLS: Final = tuple(cell for cell in CELLS if cell.where == GRID and not cell.why)
 
 
 def as_table() -> str:
-    """The table of `docs/testing.md`."""
-    lines = ["| fault | how | " + " | ".join(PROCESSES) + " |", "|---" * (len(PROCESSES) + 2) + "|"]
+    """The tables of `docs/testing.md`."""
+    lines: list[str] = []
     reasons: dict[str, int] = {}
-    for fault, how in HOW.items():
-        shown = []
-        for cell in CELLS:
-            if cell.fault != fault:
-                continue
-            if cell.where != GRID or cell.why:
-                number = reasons.setdefault(cell.text, len(reasons) + 1)
-                shown.append(f"{'-' if cell.why else 'test'} [{number}]")
-            else:
-                shown.append("grid")
-        lines.append(f"| {fault} | {how} | " + " | ".join(shown) + " |")
-    lines += ["", *(f"{number}. {text}" for text, number in reasons.items())]
+    for title, (faults, processes) in zip(("fault", "operator", "malice"), TABLES, strict=True):
+        lines += [f"| {title} | how | " + " | ".join(processes) + " |", "|---" * (len(processes) + 2) + "|"]
+        for fault, how in faults.items():
+            shown = [_shown(cell, reasons) for cell in CELLS if cell.fault == fault]
+            lines.append(f"| {fault} | {how} | " + " | ".join(shown) + " |")
+        lines.append("")
+    lines += [f"{number}. {text}" for text, number in reasons.items()]
     return "\n".join(lines) + "\n"
+
+
+def _shown(cell: FaultCell, reasons: dict[str, int]) -> str:
+    if cell.where == GRID and not cell.why:
+        return "grid"
+    number = reasons.setdefault(cell.text, len(reasons) + 1)
+    return f"{'-' if cell.why else 'test'} [{number}]"
