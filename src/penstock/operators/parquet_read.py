@@ -20,11 +20,15 @@ from penstock.graph import as_nullable, fields_of, plain_schema, same_but_nulls,
 from penstock.operators.old_calendar import NEW_CALENDAR, Calendars, OldFile, Rebase
 from penstock.operators.projection import Projection
 from penstock.record.relabelled import relabelled, relabelled_batch
+from penstock.record.row_sizes import MOST_BYTES, MOST_ROWS
 
 UNIT = "us"
 """The unit that INT96 is read in: the argument `coerce_int96_timestamp_unit` of Arrow's readers."""
 _INSTANT = pa.timestamp(UNIT, "UTC")
 _INT96 = "INT96"
+_FIRST_ROWS = 64
+_FIRST_BYTES = 1 << 14
+"""Of a column with texts that are stored once each: with fewer bytes, no number of rows is large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,24 @@ class ParquetRows:
 
     def batches(self, rows: int, groups: Sequence[int], names: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of some row groups, at most so many a batch; `names` has the columns under other names."""
-        for batch in self._file.iter_batches(rows, row_groups=groups, columns=self._columns, use_threads=False):
+        reader, most = self._file.reader, min(rows, rows_at_once(self._file.metadata, groups, self._columns))
+        now = min(most, _FIRST_ROWS) if self._may_grow(groups) else most
+        for batch in self._file.iter_batches(now, row_groups=groups, columns=self._columns, use_threads=False):
+            # The reader asks for the number anew with each batch.
             found = self._projection.project(self._renewed(batch))
+            size = found.nbytes
+            if size * rows > MOST_BYTES * batch.num_rows or now < most:
+                now = max(1, min(rows, 16 * batch.num_rows, batch.num_rows * MOST_BYTES // max(1, size)))
+                reader.set_batch_size(now)
             yield found if names is None else relabelled_batch(found, names)
+
+    def _may_grow(self, groups: Sequence[int]) -> bool:
+        """Tell whether texts may be stored once and stand in many rows, so that the file does not tell their size."""
+        return any(
+            chunk.has_dictionary_page and chunk.total_uncompressed_size > _FIRST_BYTES
+            for chunk in _chunks(self._file.metadata, groups, self._columns)
+            if chunk.physical_type == "BYTE_ARRAY"
+        )
 
     def _renewed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The file's own columns, with its instants, by the new calendar."""
@@ -118,6 +137,25 @@ def old_columns(stored: pa.Schema, metadata: Any, calendars: Calendars, place: s
     own = {field.name: list(islice(leaves, _leaf_count(field.type))) for field in stored}
     found = {name: kinds for name, kinds in own.items() if rebase.is_needed(stored.field(name).type, kinds)}
     return OldColumns(rebase, found) if found else None
+
+
+def rows_at_once(metadata: Any, groups: Sequence[int], columns: Sequence[str]) -> int:
+    """So many rows of these row groups have the bytes of a batch, as far as the file tells."""
+    least = MOST_ROWS
+    for number in groups:
+        size = sum(chunk.total_uncompressed_size for chunk in _chunks(metadata, (number,), columns))
+        least = min(least, metadata.row_group(number).num_rows * MOST_BYTES // max(1, size))
+    return max(1, least)
+
+
+def _chunks(metadata: Any, groups: Sequence[int], columns: Sequence[str]) -> Iterator[Any]:
+    """The column chunks of these columns."""
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    wanted = set(columns)
+    places = [place for place, path in enumerate(paths) if path in wanted or path.partition(".")[0] in wanted]
+    for number in groups:
+        group = metadata.row_group(number)
+        yield from (group.column(place) for place in places)
 
 
 def may_filter(found: pa.Schema, metadata: Any, wanted: pa.Schema, place: str, reading: FileReading) -> bool:
