@@ -29,7 +29,7 @@ _NOT_THERE: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTIT
 
 
 class Deliveries:
-    """The messages of one transaction that were not taken: the first of them, as the client tells of it."""
+    """The messages of one writer that were not taken: the first of them, as the client tells of it."""
 
     def __init__(self, sink: str) -> None:
         self._sink = sink

@@ -184,7 +184,12 @@ class KafkaTransactions:
     def __init__(self, sink: KafkaSink, query: str, writer: int) -> None:
         self._sink = sink
         self._key = f"{query}-{writer}"
-        more = {"transactional.id": f"penstock-{self._key}", "delivery.report.only.error": True}
+        self._deliveries = Deliveries(sink.name)
+        more = {
+            "transactional.id": f"penstock-{self._key}",
+            "delivery.report.only.error": True,
+            "on_delivery": self._deliveries.failed,  # one for each message makes sending a third dearer
+        }
         self._producer = sink.settings.producer(**more)
         self._is_open = False
         self.cluster = ""
@@ -207,21 +212,21 @@ class KafkaTransactions:
     def send(self, version: int, batches: Iterator[pa.RecordBatch]) -> None:
         """Send rows and their marker; all are seen, or none."""
         name = f"{self._key}-{version}-{secrets.token_hex(4)}"
-        deliveries = Deliveries(self._sink.name)
         self._producer.begin_transaction()
         self._is_open = True
         headers = [(HEADER, name.encode())] if self._sink.includes_transaction else []
         try:
             for batch in batches:
-                self._produce(batch, headers, deliveries)
+                self._produce(batch, headers)
             with suppress(SystemError):  # the client's fault at a fatal error, of which the commit tells
                 self._producer.flush(ASK_SECONDS)
-            deliveries.refuse()  # ahead of the marker: who reads what is not committed sees none of rows that failed
-            marker, key, failed = msgpack.packb((version, name)), self._key.encode(), deliveries.failed
-            self._producer.produce(self._sink.markers, marker, key, partition=_PARTITION, on_delivery=failed)
+            # Ahead of the marker: who reads what is not committed sees none of rows that failed.
+            self._deliveries.refuse()
+            marker = msgpack.packb((version, name))
+            self._producer.produce(self._sink.markers, marker, self._key.encode(), partition=_PARTITION)
             self._producer.commit_transaction(ASK_SECONDS)
         except kafka_library().KafkaException:
-            deliveries.refuse()
+            self._deliveries.refuse()
             raise
         self._is_open = False
 
@@ -243,14 +248,14 @@ class KafkaTransactions:
             with suppress(kafka_library().KafkaException):  # it tells again that it was fenced, and is closed
                 self._producer.close()
 
-    def _produce(self, batch: pa.RecordBatch, headers: list[tuple[str, bytes]], deliveries: Deliveries) -> None:
+    def _produce(self, batch: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
         """One call of the client for each row: it takes no columns."""
         rows = batch.num_rows
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         none: list[Any] = [None] * rows
         topics = columns.get("topic", none)
         numbers = columns.get("partition", none)
-        produce, topic, failed = self._producer.produce, self._sink.topic, deliveries.failed
+        produce, topic = self._producer.produce, self._sink.topic
         given = columns.get("headers", none)
         for key, value, own, number, more in zip(
             columns.get("key", none), columns["value"], topics, numbers, given, strict=True
@@ -260,10 +265,10 @@ class KafkaTransactions:
                 arguments["headers"] = [*headers, *((each["key"], each["value"]) for each in more or ())]
             while True:
                 try:
-                    produce(topic or own, value, key, on_delivery=failed, **arguments)
+                    produce(topic or own, value, key, **arguments)
                     break
                 except kafka_library().KafkaException as error:
-                    deliveries.refuse_one(error.args[0], topic or own, key, value)
+                    self._deliveries.refuse_one(error.args[0], topic or own, key, value)
                     raise
                 except BufferError:  # the client's queue is full: it empties while we wait
                     self._producer.poll(_QUEUE_FULL_SECONDS)
