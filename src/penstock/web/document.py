@@ -21,6 +21,7 @@ from penstock.web.phases import quartiles, share_of
 from penstock.web.record import JobRecord
 from penstock.web.series import drawn
 from penstock.web.timeline import lined_up
+from penstock.web.titles import short_name
 
 SUBTASK_COLUMNS = (
     *("stage", "subtask", "state", "attempt", "environment", "rowsIn", "rowsOut", "bytesIn", "bytesOut", "seconds"),
@@ -36,7 +37,7 @@ def entry(record: JobRecord) -> dict[str, Any]:
     plan = record.plan
     return {
         "job": record.job,
-        "name": plan["name"],
+        "name": plan["name"] if record.is_query else short_name(plan["name"]),
         "kind": "query" if record.is_query else "batch",
         "state": record.state,
         "isOver": record.is_over,

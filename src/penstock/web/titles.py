@@ -32,6 +32,7 @@ _RULES = tuple(
         (r"^find ranges of (.*)$", r"ranges for sort(\1)"),
     )
 )
+_PATH = re.compile(r"[\w.:~-]*/[^()]*$")
 _BY = re.compile(r" by (.*)$|^groupBy\((.*)\)$")
 
 
@@ -69,7 +70,7 @@ def _parts(name: str) -> list[str]:
 def _short_part(part: str) -> str:
     words = part.split(" ")
     more = "more" in words
-    names = [_table(word, more=more) if "/" in word and "(" not in word else word for word in words]
+    names = [_table(word, more=more) if _PATH.match(word) else word for word in words]
     if names != words:
         part = " ".join(names)
         part = re.sub(r" and \d+ more files$", "", part)
