@@ -28,6 +28,7 @@ import java_starts
 import layers
 from effort import examples
 from holdings import RUN_FOLDER, Holdings, first_use, leaks_since, processes
+from lakes import catalog, delta, iceberg  # noqa: F401 - fixtures
 from penstock.job.core.master_core import MasterCore
 from sessions import USUAL, Sessions
 

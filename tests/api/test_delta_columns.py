@@ -13,23 +13,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-import holdings
 import penstock
 from penstock.errors import SettingError
 from penstock.testing.local_runner import run_local
 
+pytestmark = pytest.mark.usefixtures("delta")
+
 PHYSICAL = "delta.columnMapping.physicalName"
 K, N = ("k", "long"), ("n", "string")
 ONE = {"k": 1, "n": None}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def deltalake(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The library, used once: its runtime of threads and sockets lives as long as the process."""
-    library = pytest.importorskip("deltalake")
-    folder = str(tmp_path_factory.mktemp("first"))
-    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
-    return library
 
 
 def table(folder: Path, fields: list[Any], files: list[pa.Table], mapping: str = "", **values: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pickle
 import random
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,6 @@ from effort import examples
 from penstock.api.iceberg import iceberg_source, numbered
 from penstock.errors import SettingError
 from penstock.testing.local_runner import run_local
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Any]:
-    """A catalog in a file, with one name space."""
-    sql = pytest.importorskip("pyiceberg.catalog.sql")
-    made = sql.SqlCatalog("here", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    made.create_namespace("db")
-    yield made
-    made.close()
-    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
-    concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
-    concurrent._instance = None
 
 
 def rows(table: pa.Table) -> list[str]:

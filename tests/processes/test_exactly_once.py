@@ -290,21 +290,25 @@ def test_rows_come_again_where_nothing_is_restored(
     assert doubled > 0
 
 
+def lead(place: Path, to: Path) -> None:
+    """Let a place be a link to a folder, at once: a checkpoint under way never finds neither and makes one."""
+    link = place.with_name("link")
+    link.symlink_to(to)
+    link.rename(place)
+
+
 def test_a_location_that_is_away_for_a_while_costs_nothing(clusters: list[ProcessCluster], tmp_path: Path) -> None:
     """It goes, a task is killed, so nobody can read what to begin with; it comes back: 0 lost, 0 doubled."""
     places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    (tmp_path / "here").mkdir()
+    lead(places.checkpoints, tmp_path / "here")
     handle = start(clusters[-1], places)
     wait_until(lambda: any(listed(places.output, "part-*")), "rows were committed")
-    places.checkpoints.rename(tmp_path / "away")
-    while not places.checkpoints.is_symlink():
-        shutil.rmtree(places.checkpoints, ignore_errors=True)  # a checkpoint under way may have made it anew
-        with contextlib.suppress(FileExistsError):
-            places.checkpoints.symlink_to(tmp_path / "nowhere")
+    lead(places.checkpoints, tmp_path / "nowhere")
     job = handle.job
     strike("task", clusters[-1], random.Random(1))
     wait_until(lambda: len(clusters[-1].trace(job, "restart")) > 1, "it was tried again")
-    places.checkpoints.unlink()
-    (tmp_path / "away").rename(places.checkpoints)
+    lead(places.checkpoints, tmp_path / "here")
     handle.wait(DEADLINE)
     assert committed(places) == (0, 0)
 

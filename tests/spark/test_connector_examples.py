@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
 import connectors
-import holdings
 from penstock.api.streaming.formats import FORMATS
 from penstock.api.streaming.sinks import SINKS
 from session_probe import queries_ended
@@ -61,17 +59,11 @@ def test_topics_of_kafka(spark: Any, tmp_path: Path) -> None:
     assert run(spark, "kafka_topics", tmp_path) == '{"basket": 200, "home": 200, "search": 200}'
 
 
+@pytest.mark.usefixtures("delta", "iceberg")
 def test_tables_of_delta_and_iceberg(spark: Any, tmp_path: Path) -> None:
     """Each has all rows, in more than one version; that by keys has one row for each."""
-    library = pytest.importorskip("deltalake")
-    holdings.first_use(lambda: library.write_deltalake(str(tmp_path / "first"), pa.table({"a": [1]})))
-    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
-    try:
-        said = "3000 rows in Delta, 3000 in Iceberg, in several versions; 10 counts of 3000; 3000 read again"
-        assert run(spark, "lake_tables", tmp_path) == said
-    finally:
-        concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
-        concurrent._instance = None
+    said = "3000 rows in Delta, 3000 in Iceberg, in several versions; 10 counts of 3000; 3000 read again"
+    assert run(spark, "lake_tables", tmp_path) == said
 
 
 def test_each_connector_has_a_program_that_is_run() -> None:

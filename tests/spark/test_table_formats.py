@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import holdings
 import penstock
 from effort import with_all
 from penstock.errors import JobError, SchemaError, SettingError
@@ -27,15 +26,6 @@ ROWS = pa.table({"year": [2025, 2026, 2026, None], "word": ["a b", "c/d", None, 
 def stream_of(spark: Any, rows: pa.Table) -> penstock.Stream:
     """These rows from Spark."""
     return penstock.fromDataFrame(spark.createDataFrame(rows).repartition(2))
-
-
-@pytest.fixture(scope="module")
-def deltalake(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The library, used once: its runtime of threads and sockets lives as long as the process."""
-    library = pytest.importorskip("deltalake")
-    folder = str(tmp_path_factory.mktemp("first"))
-    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
-    return library
 
 
 def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -58,13 +48,13 @@ def under(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("keys", [(), with_all(("year",)), ("year", "word")])
-def test_delta_tables_come_back(spark: Any, deltalake: Any, tmp_path: Path, keys: tuple[str, ...]) -> None:
+def test_delta_tables_come_back(spark: Any, delta: Any, tmp_path: Path, keys: tuple[str, ...]) -> None:
     """The library and our reader see the rows of one commit, of two, of a replacing one."""
     place, stream = tmp_path / "t", stream_of(spark, ROWS)
     written = stream.writeDelta(place, partitionBy=keys)
     assert written.rows == ROWS.num_rows
     stream.filter("v > 3").writeDelta(place, "append", keys)
-    table = deltalake.DeltaTable(place)
+    table = delta.DeltaTable(place)
     assert table.metadata().partition_columns == list(keys)
     twice = sorted_rows(pa.concat_tables([ROWS, ROWS.slice(2)]))
     assert sorted_rows(pa.table(table.to_pyarrow_table()).select(ROWS.schema.names)) == twice
@@ -76,15 +66,15 @@ def test_delta_tables_come_back(spark: Any, deltalake: Any, tmp_path: Path, keys
     ) == sorted_rows(ROWS)
 
 
-def test_a_delta_table_of_the_library_is_read(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+def test_a_delta_table_of_the_library_is_read(spark: Any, delta: Any, tmp_path: Path) -> None:
     """Columns, a filter and a typed partition column; Spark's rows after it."""
     rows = pa.table({"day": [DAY, DAY + dt.timedelta(1)], "v": [1, 2]})
-    deltalake.write_deltalake(str(tmp_path / "t"), rows, partition_by=["day"])
+    delta.write_deltalake(str(tmp_path / "t"), rows, partition_by=["day"])
     stream = penstock.readDelta(spark, tmp_path / "t", ["v", "day"], "v > 1")
     assert [tuple(row) for row in stream.collect()] == [(2, DAY + dt.timedelta(1))]
 
 
-def test_a_failed_job_leaves_no_delta_files(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+def test_a_failed_job_leaves_no_delta_files(spark: Any, delta: Any, tmp_path: Path) -> None:
     """Neither a new table nor an old one changes, and no file stays."""
     stream = stream_of(spark, ROWS)
     broken = stream.mapInArrow(fails, stream.schema)
@@ -98,7 +88,7 @@ def test_a_failed_job_leaves_no_delta_files(spark: Any, deltalake: Any, tmp_path
     assert under(tmp_path) == before
 
 
-def test_delta_refusals(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+def test_delta_refusals(spark: Any, delta: Any, tmp_path: Path) -> None:
     """Each says what is there and what to do, and nothing is written."""
     stream = stream_of(spark, ROWS)
     stream.writeDelta(tmp_path / "t")
@@ -137,36 +127,23 @@ def loose(spark: Any, rows: list[Any]) -> penstock.Stream:
     return penstock.fromDataFrame(spark.createDataFrame(rows, "a long, l array<long>"))
 
 
-def test_delta_tables_hold_no_nulls_they_forbid(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+def test_delta_tables_hold_no_nulls_they_forbid(spark: Any, delta: Any, tmp_path: Path) -> None:
     """Rows that keep a table's word are added, also from columns that say less; a null is refused by its path.
 
     The table keeps its schema, whether rows are added or take the place of others.
     """
-    deltalake.write_deltalake(tmp_path / "t", pa.Table.from_pylist([{"a": 0, "l": []}], PROMISED))
+    delta.write_deltalake(tmp_path / "t", pa.Table.from_pylist([{"a": 0, "l": []}], PROMISED))
     for mode in ("append", "overwrite"):
         for path, rows in BAD.items():
             with pytest.raises(JobError, match=f"column {path} of .* is NOT NULL, and 1 rows have a null there"):
                 loose(spark, rows).writeDelta(tmp_path / "t", mode=mode)
         loose(spark, GOOD).writeDelta(tmp_path / "t", mode=mode)
-        table = deltalake.DeltaTable(tmp_path / "t")
+        table = delta.DeltaTable(tmp_path / "t")
         assert pa.schema(table.schema().to_arrow()).equals(PROMISED)
         assert sorted(row["a"] for row in table.to_pyarrow_table().to_pylist()) == [0, 1, 3][mode == "overwrite" :]
     read = penstock.readDelta(spark, tmp_path / "t")
     assert all(field.nullable for field in read.schema)
     assert sorted(read.collect()) == GOOD
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Any]:
-    """A catalog in a file, with one name space."""
-    sql = pytest.importorskip("pyiceberg.catalog.sql")
-    made = sql.SqlCatalog("here", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    made.create_namespace("db")
-    yield made
-    made.close()
-    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
-    concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
-    concurrent._instance = None
 
 
 def test_iceberg_tables_come_back(spark: Any, catalog: Any) -> None:

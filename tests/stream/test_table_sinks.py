@@ -10,7 +10,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import holdings
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.lakes import delta_sink, delta_source, iceberg_sink
@@ -53,15 +52,6 @@ ROWS = 3000
 OF_KILLS = (TaskCancelledError, ProducerFailedError)
 
 
-@pytest.fixture(scope="module")
-def delta(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The library, used once: its runtime of threads and sockets lives as long as the process."""
-    library = pytest.importorskip("deltalake")
-    folder = str(tmp_path_factory.mktemp("first"))
-    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
-    return library
-
-
 def options(**given: str) -> Options:
     """The options of a writer."""
     found = Options("writeStream")
@@ -71,18 +61,11 @@ def options(**given: str) -> Options:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
-    """A catalog in a file, with an empty table, and what opens it."""
-    library = pytest.importorskip("pyiceberg.catalog")
-    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
-    catalog = library.load_catalog("here", **properties)
-    catalog.create_namespace("db")
+def lake(catalog: Any) -> tuple[Any, dict[str, str]]:
+    """A catalog with an empty table, and what opens it."""
     catalog.create_table("db.numbers", SCHEMA)
-    yield catalog, {f"catalog__{name}": value for name, value in properties.items()}
-    catalog.close()
-    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
-    concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
-    concurrent._instance = None
+    opens = {"type": "sql", "uri": catalog.properties["uri"], "warehouse": catalog.properties["warehouse"]}
+    return catalog, {f"catalog__{name}": value for name, value in opens.items()}
 
 
 def written(folder: Path, make: Callable[[], CommitSink], interval: float = 0.05) -> int:

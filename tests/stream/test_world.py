@@ -7,13 +7,10 @@ Its findings: what they show has a test of its own where it was mended, and thei
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-import holdings
 from effort import some_of
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage
@@ -32,23 +29,6 @@ def test_each_row_once_in_a_world_that_fails(seed: int) -> None:
     """Faults, losses of power, other widths, consumers: each row once in the end, and no good checkpoint is lost."""
     result = run_world(seed)
     assert result.outcome in world.WELL, result.reason
-
-
-@pytest.fixture(scope="module")
-def delta(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The library, used once: its runtime of threads and sockets lives as long as the process."""
-    library = pytest.importorskip("deltalake")
-    folder = str(tmp_path_factory.mktemp("first"))
-    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
-
-
-@pytest.fixture
-def iceberg() -> Iterator[None]:
-    """The library, without its threads."""
-    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
-    yield
-    concurrent.get_or_create().shutdown()
-    concurrent._instance = None
 
 
 @pytest.mark.usefixtures("delta", "iceberg")

@@ -13,6 +13,22 @@ from penstock_torture import TortureOptions, torture
 
 _SESSION_MINUTES = 30
 
+_NUMBERS = {
+    "seed": "what chance depends on (0)",
+    "tpch-runs": "TPC-H runs with a kill each (0)",
+    "query": "instead, one streaming query left alone for so many minutes",
+    "programs": "instead, so many random programs beside PySpark, from the seed on",
+    "world": "instead, so many queries in a world that fails, from the seed on",
+    "world-spark": "beside these, so many on Spark, with drivers that lose power",
+    "world-connectors": "beside these, so many with tables, data sources and keyed results",
+    "world-batches": "beside these, so many with tables by keys and functions for each batch",
+    "stages": "instead, so many random stages with state beside plain Python, from the seed on",
+    "stage-queries": "beside these, so many whole queries with state beside plain Python",
+    "stage-streaming": "beside these, so many such queries beside Structured Streaming, run by run",
+    "starts": "beside these, so many queries that fail ahead of their first checkpoint, by source and start",
+}
+"""Options with a number, 0 where it is not given."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Torture; the exit code."""
@@ -22,37 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The whole grammar."""
     parser = argparse.ArgumentParser(prog="penstock_torture", description="Random jobs, kills and cancels.")
-    parser.add_argument("--seed", type=natural, default=0, metavar="S", help="what chance depends on (0)")
     parser.add_argument("--duration", type=positive, default=60, metavar="D", help="seconds (60)")
-    parser.add_argument("--tpch-runs", type=natural, default=0, metavar="N", help="TPC-H runs with a kill each (0)")
     parser.add_argument("--grid", action="store_true", help="the kill grid: every victim in every phase")
     session = "instead, one session that is held for so many minutes (30)"
     parser.add_argument(
         "--session", nargs="?", type=positive, const=_SESSION_MINUTES, default=0, metavar="M", help=session
     )
-    parser.add_argument(
-        "--query", type=natural, default=0, metavar="M", help="instead, one streaming query left alone for M minutes"
-    )
     browsers = "with --query: its web page is open in three browsers, not for three readers of what it tells"
     parser.add_argument("--browsers", action="store_true", help=browsers)
-    programs = "instead, so many random programs beside PySpark, from seed S on"
-    parser.add_argument("--programs", type=natural, default=0, metavar="N", help=programs)
-    world = "instead, so many queries in a world that fails, from seed S on"
-    parser.add_argument("--world", type=natural, default=0, metavar="N", help=world)
-    world_spark = "beside these, so many on Spark, with drivers that lose power"
-    parser.add_argument("--world-spark", type=natural, default=0, metavar="N", help=world_spark)
-    world_connectors = "beside these, so many with tables, data sources and keyed results"
-    parser.add_argument("--world-connectors", type=natural, default=0, metavar="N", help=world_connectors)
-    world_batches = "beside these, so many with tables by keys and functions for each batch"
-    parser.add_argument("--world-batches", type=natural, default=0, metavar="N", help=world_batches)
-    stages = "instead, so many random stages with state beside plain Python, from seed S on"
-    parser.add_argument("--stages", type=natural, default=0, metavar="N", help=stages)
-    stage_queries = "beside these, so many whole queries with state beside plain Python"
-    parser.add_argument("--stage-queries", type=natural, default=0, metavar="N", help=stage_queries)
-    stage_streaming = "beside these, so many such queries beside Structured Streaming, run by run"
-    parser.add_argument("--stage-streaming", type=natural, default=0, metavar="N", help=stage_streaming)
-    starts = "beside these, so many queries that fail ahead of their first checkpoint, by source and start"
-    parser.add_argument("--starts", type=natural, default=0, metavar="N", help=starts)
+    for name, said in _NUMBERS.items():
+        parser.add_argument(f"--{name}", type=natural, default=0, metavar="N", help=said)
     results = "where programs and queries have a line each; those that are there are not run again"
     parser.add_argument("--results", default="", metavar="FILE", help=results)
     parser.add_argument(
