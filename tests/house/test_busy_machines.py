@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from source import Module, modules
+from source import Function, Module, modules
 
 LONG_ENOUGH = "DEADLINE"
 """Of `penstock.testing`: far above what anything takes on a busy machine."""
@@ -18,6 +18,7 @@ VIRTUAL = {"task", "environment"}
 TIMED = {"run", "urlopen", "HTTPConnection", "create_connection", "get", *WAITS}
 SHORT_ON_PURPOSE = 4.0
 """A shorter wait looks that something does not come, or is one of many; a longer one fails a test by load."""
+LOOKS = {"exists", "is_file", "is_dir", "is_symlink", "listed", "is_alive"}
 LISTS = {"glob", "rglob", "iterdir", "listdir", "scandir", "process_iter"}
 CHANGING = ("processes", "spark", "stream", "job", "support")
 """The rooms of tests in which something is under way while they look."""
@@ -37,11 +38,35 @@ def short_waits(nodes: Iterable[ast.AST]) -> list[int]:
             found += [node.lineno for limit in limits if _seconds(limit) >= SHORT_ON_PURPOSE]
             if name in ("wait_until", "eventually") and (len(node.args) > 2 or node.keywords):
                 found.append(node.lineno)
+        elif isinstance(node, Function):
+            found += [
+                node.lineno
+                for name, default in _defaults(node)
+                if _seconds(default) >= SHORT_ON_PURPOSE and _is_limit(name, node)
+            ]
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and _is_now(node.left):
             found += [node.lineno] * (_seconds(node.right) >= SHORT_ON_PURPOSE)
         elif isinstance(node, ast.Compare) and _takes_time(node.left):
             found += [node.lineno] * any(isinstance(op, ast.Lt | ast.LtE) for op in node.ops if _seconds_of(node))
     return found
+
+
+def _defaults(function: Function) -> Iterator[tuple[str, ast.expr]]:
+    places = [*function.args.posonlyargs, *function.args.args]
+    given = zip(reversed(places), reversed(function.args.defaults), strict=False)
+    named = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return ((place.arg, default) for place, default in [*given, *named] if default is not None)
+
+
+def _is_limit(name: str, function: Function) -> bool:
+    """True if a function hands this argument on as the limit of a wait."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _name(node.func) in TIMED]
+    limits = [
+        limit
+        for call in calls
+        for limit in (*call.args[-1:], *(word.value for word in call.keywords if word.arg == "timeout"))
+    ]
+    return any(isinstance(limit, ast.Name) and limit.id == name for limit in limits)
 
 
 def _name(function: ast.expr) -> str:
@@ -66,6 +91,17 @@ def _is_now(node: ast.expr) -> bool:
 
 def _takes_time(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _is_now(node.left)
+
+
+def endless_waits(nodes: Iterable[ast.AST]) -> list[int]:
+    """The lines that wait for a file as long as it takes, should it never come."""
+    loops = [node for node in nodes if isinstance(node, ast.While)]
+    return [
+        loop.lineno
+        for loop in loops
+        if any(isinstance(node, ast.Call) and _name(node.func) in LOOKS for node in ast.walk(loop.test))
+        and not any(isinstance(node, ast.Lt) for node in ast.walk(loop.test))
+    ]
 
 
 def lists(nodes: Iterable[ast.AST]) -> list[int]:
@@ -100,6 +136,11 @@ def test_no_wait_is_a_number_of_its_own() -> None:
     assert not (found := where(short_waits, those)), f"wait for {LONG_ENOUGH}:\n{found}"
 
 
+def test_each_wait_has_a_deadline() -> None:
+    """`wait_until` has one, and says what did not come."""
+    assert not (found := where(endless_waits, own())), found
+
+
 def test_who_looks_at_what_changes_bears_change() -> None:
     """Folders and processes are listed by `underway`, for which nothing that goes meanwhile is an error."""
     assert not (found := where(lists, [m for m in own(*CHANGING) if m.name not in LISTERS])), found
@@ -116,8 +157,11 @@ def test_nobody_names_shared_memory() -> None:
         (short_waits, "thread.join(30)"),
         (short_waits, "subprocess.run(command, timeout=60)"),
         (short_waits, "wait_until(f, 'it', 5)"),
+        (short_waits, "def run(seconds=60): subprocess.run(command, timeout=seconds)"),
+        (short_waits, "def end(*, seconds=20.0): process.wait(seconds)"),
         (short_waits, "end = time.monotonic() + 20"),
         (short_waits, "assert time.monotonic() - began < 10"),
+        (endless_waits, "while not link.is_symlink(): link.symlink_to(place)"),
         (lists, "[path for path in folder.glob('*')]"),
         (lists, "psutil.process_iter()"),
         (named_memory, "from multiprocessing import shared_memory"),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 
 SECRET = "the cluster's secret"
 
-_IMPATIENT = {"spark.penstock.ess.retryTimeout": "4s", "spark.penstock.ess.requestTimeout": "3s"}
+_IMPATIENT = {"spark.penstock.ess.retryTimeout": "10s", "spark.penstock.ess.requestTimeout": "9s"}
 """A host that is lost is asked again for so long, by readers and by the master, and nothing else happens then."""
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.errors import JobCancelledError, JobError, SettingError
-from penstock.testing import DEADLINE
+from penstock.testing import DEADLINE, wait_until
 from underway import listed
 
 pytestmark = pytest.mark.spark
@@ -158,9 +158,7 @@ def test_cancel_leaves_nothing(spark: Any, tmp_path: Path) -> None:
 
     thread = threading.Thread(target=act)
     thread.start()
-    pause = threading.Event()
-    while not (started / "yes").exists() and thread.is_alive():
-        pause.wait(0.01)
+    wait_until(lambda: (started / "yes").exists() or not thread.is_alive(), "a task has begun")
     spark.sparkContext.cancelJobGroup("writing")
     thread.join(DEADLINE)
     assert isinstance(raised[0], JobCancelledError)

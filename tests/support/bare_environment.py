@@ -19,6 +19,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from penstock.errors import DISTRIBUTION
+from penstock.testing import DEADLINE
 from source import ROOT
 
 
@@ -41,10 +42,10 @@ class BareEnvironment:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
         return {**kept, **more}
 
-    def run(self, *arguments: str, seconds: float = 60.0, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run its Python with these arguments."""
         command = [str(self.python), *arguments]
-        return subprocess.run(command, env=self.environ(**more), capture_output=True, text=True, timeout=seconds)
+        return subprocess.run(command, env=self.environ(**more), capture_output=True, text=True, timeout=DEADLINE)
 
     def _link(self, distribution: importlib.metadata.Distribution) -> None:
         for top in {file.parts[0] for file in distribution.files or []}:

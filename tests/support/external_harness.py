@@ -57,7 +57,7 @@ class ExternalHarness:
         self.folder = folder
         self.application = application
         self.secret = secret
-        self.conf = {"spark.penstock.external.retryTimeout": "1s", "spark.penstock.external.requestTimeout": "5s"}
+        self.conf = {"spark.penstock.external.retryTimeout": "10s", "spark.penstock.external.requestTimeout": "9s"}
         self.conf["spark.penstock.tls.mode"] = tls
         self.hosts: dict[str, ExternalProcess] = {}
         self.options: dict[str, tuple[str, ...]] = {}

@@ -41,7 +41,7 @@ _STANDARD = {"0", "1", "2"}
 _KEPT_PROCESSES = re.compile(
     r"multiprocessing\.(resource_tracker|forkserver)|org\.apache\.spark\.deploy\.SparkSubmit"
 )
-_ONCE = re.compile(r"^(/dev/u?random|/dev/null|anon_inode:\[(eventpoll|eventfd)\]|/sys/|/proc/|.*\.(so|jar|pyc?)\b)")
+_ONCE = re.compile(r"^(/dev/(u?random|null)|anon_inode:\[(eventpoll|eventfd)\]|/sys/|/proc(/|$)|.*\.(so|jar|pyc?)\b)")
 """Random devices, null, and uvloop's pollers are opened on first use and kept; code files likewise."""
 _MARKED = re.compile(rb"(?:^|\0)" + MARK.encode() + rb"=([^\0]*)")
 _SOCKET = " -> socket:"
@@ -140,11 +140,14 @@ def _target(descriptor: str) -> str:
 
 
 def leaks_since(before: Holdings) -> list[str]:
-    """The things that stay after garbage was collected and the grace has passed, but for connections with the JVM."""
+    """The things that stay after garbage was collected and the grace has passed, but for connections of others.
+
+    Those are the JVM's, and those that came to who listened before: anybody may call there, and be refused.
+    """
     leaks = Holdings.now().leaks_since(before)
     end = time.monotonic() + GRACE_SECONDS
     pause, seconds = threading.Event(), 0.01
-    while leaks and (leaks := _but_with_java(leaks)) and time.monotonic() < end:
+    while leaks and (leaks := _own(leaks, before)) and time.monotonic() < end:
         gc.collect()
         pause.wait(seconds)
         seconds = min(2 * seconds, 1.0)
@@ -161,17 +164,19 @@ def described(leaks: list[str]) -> list[str]:
     return found
 
 
-def _but_with_java(leaks: list[str]) -> list[str]:
+def _own(leaks: list[str], before: Holdings) -> list[str]:
     if not any(_SOCKET in leak for leak in leaks):
         return leaks
     own = {f"file descriptor {item.fd}": item for item in psutil.Process().net_connections("inet")}
     ends = _ends_of_java()
+    earlier = {f"file descriptor {item}".partition(_SOCKET)[0] for item in before.descriptors}
+    doors = {_address(own[name].laddr) for name in own.keys() & earlier if own[name].status == psutil.CONN_LISTEN}
 
-    def is_with_java(leak: str) -> bool:
+    def is_of_others(leak: str) -> bool:
         connection = own.get(leak.partition(_SOCKET)[0])
-        return connection is not None and _address(connection.raddr) in ends
+        return connection is not None and (_address(connection.raddr) in ends or _address(connection.laddr) in doors)
 
-    return [leak for leak in leaks if not is_with_java(leak)]
+    return [leak for leak in leaks if not is_of_others(leak)]
 
 
 def _of_socket(number: int) -> str:
@@ -287,9 +292,17 @@ def open_descriptors() -> frozenset[str]:
     return frozenset(found)
 
 
+_MAPPED = (b"", 0)
+"""The size of the address space, and how many of its mappings are memory of ours."""
+
+
 def _memfd_mappings() -> int:
-    maps = _PROC / "self" / "maps"
-    return content(str(maps)).count(b"memfd:penstock") if maps.exists() else 0
+    """Counted again where the size has changed: the list of a process that has imported much takes a millisecond."""
+    global _MAPPED
+    size = content(f"{_PROC}/self/statm").partition(b" ")[0]
+    if size != _MAPPED[0]:
+        _MAPPED = size, content(f"{_PROC}/self/maps").count(b"memfd:penstock")
+    return _MAPPED[1]
 
 
 def _rendezvous() -> frozenset[str]:

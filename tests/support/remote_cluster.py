@@ -92,10 +92,10 @@ class RemoteProcess:
         """Send it a signal."""
         os.kill(self.pid, number)
 
-    def wait(self, seconds: float = 20.0) -> int:
+    def wait(self) -> int:
         """Wait until it ends by itself; its exit code."""
         assert self.process is not None
-        return self.process.wait(seconds)
+        return self.process.wait(DEADLINE)
 
 
 class RemoteCluster:

@@ -42,8 +42,8 @@ class RemoteHarness:
         self.application = application
         self.conf = {
             **cluster.conf(),
-            "spark.penstock.remote.retryTimeout": "5s",
-            "spark.penstock.remote.requestTimeout": "5s",
+            "spark.penstock.remote.retryTimeout": "10s",
+            "spark.penstock.remote.requestTimeout": "9s",
             **(conf or {}),
         }
         self.service = RemoteShuffleService()

@@ -42,6 +42,7 @@ CLUSTER = Kind(
         *GENERATED_CODE,
         ("spark.executor.memory", "512m"),
         ("spark.penstock.environment.scope", "executor"),
+        ("spark.penstock.job.slotsTimeout", f"{DEADLINE:g}s"),
         ("spark.penstock.network.memory", "64m"),
         ("spark.penstock.tls.mode", "always"),
         ("spark.log.level", "OFF"),  # killed executors are no news

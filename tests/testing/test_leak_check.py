@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdings import MARK, RUN_FOLDER, Holdings, described, first_use
+from holdings import MARK, RUN_FOLDER, Holdings, _own, described, first_use, open_descriptors
 
 DETACHED = (
     "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0, "
@@ -136,3 +136,23 @@ def test_a_duplicate_of_what_a_library_keeps_is_no_leak(leaks: Callable[[], list
         end.close()
     assert found == []
     assert len(more) == 2
+
+
+def test_who_calls_where_somebody_listened_before_is_no_leak() -> None:
+    """A stranger may hold a refused connection to the session's port open; the end of a caller of ours is found."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        before = Holdings.now()
+        with socket.create_connection(door.getsockname()) as caller:
+            accepted, _ = door.accept()
+            found = _own(Holdings.now().leaks_since(before), before)
+            accepted.close()
+            assert [leak.partition(" -> ")[0] for leak in found] == [f"file descriptor {caller.fileno()}"]
+
+
+def test_the_list_of_processes_is_no_descriptor_of_a_test() -> None:
+    """Who adds up processor seconds looks at it each second, at any moment of a test."""
+    before = open_descriptors()
+    look = os.open("/proc", os.O_RDONLY)
+    found = open_descriptors()
+    os.close(look)
+    assert found == before

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import struct
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ import pytest
 
 import penstock
 from effort import with_all
-from penstock.testing import DEADLINE, wait_until
+from penstock.testing import wait_until
 from session_probe import SessionProbe, queries_ended
 from sessions import CLUSTER, Kind, Sessions
 from underway import listed
@@ -58,11 +56,8 @@ class Gate:
     def __setstate__(self, state: dict[str, str]) -> None:
         """Come up in a task."""
         self.folder = state["folder"]
-        pause, end = threading.Event(), time.monotonic() + DEADLINE
-        while Path(self.folder, "death").exists() and not Path(self.folder, "go").exists():
-            if time.monotonic() > end:
-                raise TimeoutError("nobody has opened the gate")
-            pause.wait(0.02)
+        death, go = Path(self.folder, "death"), Path(self.folder, "go")
+        wait_until(lambda: go.exists() or not death.exists(), "somebody opens the gate")
 
     def passed(self, batch: pa.RecordBatch, stage: str) -> None:
         """Leave the number of a batch's last row for this task; die if that is wanted of a task of this stage."""
