@@ -332,7 +332,7 @@ def _fewest_slots(graph: JobGraph) -> int:
     return max(slots_needed(graph, region) for region in regions(graph))
 
 
-ORDERS = 1000 if THOROUGH else 80
+ORDERS = 1000 if THOROUGH else 40
 """Of each shape, so that a run sees a thousand."""
 
 

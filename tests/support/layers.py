@@ -8,7 +8,8 @@ test's layer is its dearest mark.
 On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
 share what is dear to start. So do the files of a folder inside a room's, and those of `TOGETHER`: they are dealt out
 together. A process that is free takes the next file; nobody waits for a layer to end. Files of `LONG` come first in
-their layer: one that began last would run alone, while the other processes have nothing left.
+their layer: one that began last would run alone, while the other processes have nothing left. Every other process
+leaves files of Spark to the rest while there are others: each that takes one starts a Java, and warms it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ LONG = (
 
 LISTED, LISTED_SECONDS = int(os.environ.get("PENSTOCK_TEST_LISTED", "15")), 0.5
 """So many of the dearest files and tests are named at the end of a run, where they took at least so long."""
+
+ON_SPARK = "tests/spark"
+DEAR = (ON_SPARK, "tests/processes")
+"""The folders of the last layers."""
 
 LAYERS = {"pure": 0, "sample": 1, "processes": 2, "spark": 3}
 
@@ -118,8 +123,21 @@ def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
             is_with_others = len(file.parts) > DEPTH or file.parent.name in TOGETHER
             return str(file.parent if is_with_others else file)
 
+        def _assign_work_unit(self, node: Any) -> None:
+            """Let the scope that this process should take be the next one."""
+            takes_spark = int(node.gateway.id.removeprefix("gw")) % 2 == 0
+            self.workqueue.move_to_end(next_scope(list(self.workqueue), takes_spark=takes_spark), last=False)
+            super()._assign_work_unit(node)
+
     config.option.loadscopereorder = False
     return FileByFile(config, log)
+
+
+def next_scope(scopes: Sequence[str], *, takes_spark: bool) -> str:
+    """The one that a process takes: the first, or where that is of a dear layer the first of its own kind."""
+    if takes_spark and not scopes[0].startswith(DEAR):
+        return scopes[0]
+    return next((scope for scope in scopes if scope.startswith(ON_SPARK) is takes_spark), scopes[0])
 
 
 @dataclass

@@ -7,7 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from layers import TESTS, each_another_first, in_order
+import pytest
+
+from layers import TESTS, each_another_first, in_order, next_scope
 
 
 def test_each_process_collects_all_rooms_and_begins_with_another_one() -> None:
@@ -46,3 +48,21 @@ def test_the_last_two_layers_take_turns_behind_the_cheap_ones() -> None:
     in_order(items)
     names = [each.nodeid.removesuffix(".py::test").rpartition("/")[2].removeprefix("test_") for each in items]
     assert names == ["pure", "sample", "a", "kills", "b", "c", "a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "with_spark", "without"),
+    [
+        ("web/a spark/b processes/c", "web/a", "web/a"),
+        ("spark/b processes/c", "spark/b", "processes/c"),
+        ("processes/c spark/b", "spark/b", "processes/c"),
+        ("processes/c processes/d", "processes/c", "processes/c"),
+        ("spark/b spark/cluster", "spark/b", "spark/b"),
+    ],
+)
+def test_half_of_the_processes_start_no_java_while_there_is_other_work(
+    scopes: str, with_spark: str, without: str
+) -> None:
+    """The cheap files come first for all; then each takes its own kind, and the other one where that is done."""
+    found = [next_scope([f"tests/{name}" for name in scopes.split()], takes_spark=takes) for takes in (True, False)]
+    assert found == [f"tests/{with_spark}", f"tests/{without}"]
