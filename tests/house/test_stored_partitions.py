@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 import pytest
 
-from source import PACKAGE
+from source import PACKAGE, modules
 
 HOSTS = ("partition", "environment", "services", "buffer", "record", "external")
 """The packages that store and read partitions of a host."""
@@ -16,17 +17,17 @@ MAGIC = re.compile(rb"[A-Z][A-Z0-9]{3,7}")
 """Four to eight capitals and digits as bytes."""
 
 
-def _magics(text: str) -> set[bytes]:
+def _magics(nodes: Iterable[ast.AST]) -> set[bytes]:
     return {
         node.value
-        for node in ast.walk(ast.parse(text))
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, bytes) and MAGIC.fullmatch(node.value)
     }
 
 
 def _magics_in(*rooms: str) -> set[bytes]:
-    files = [path for room in rooms for path in sorted((PACKAGE / room).rglob("*.py"))]
-    return {magic for path in files if path != OF_SPARK for magic in _magics(path.read_text())}
+    files = [each for each in modules("src/penstock") if each.room in rooms and each.path != OF_SPARK]
+    return {magic for each in files for magic in _magics(each.nodes)}
 
 
 OF_SPARK = PACKAGE / "services" / "spark_ess" / "places.py"
@@ -45,17 +46,15 @@ def test_a_block_has_one_form() -> None:
 
 def test_a_short_magic_is_noticed() -> None:
     """One of four letters is one; a word is none."""
-    assert _magics("A = b'POI1'\nB = b'PENSTDAT'\nC = b'named'\nD = b'OK'") == {b"POI1", b"PENSTDAT"}
+    assert _magics(ast.walk(ast.parse("A = b'POI1'\nB = b'PENSTDAT'\nC = b'named'\nD = b'OK'"))) == {
+        b"POI1",
+        b"PENSTDAT",
+    }
 
 
 def test_there_is_one_view_for_each_side_and_one_port_for_each_end() -> None:
     """A kind of partition that comes later is read by the views, and written through the port, that there are."""
-    names = {
-        node.name
-        for path in (PACKAGE / "environment").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
-    }
+    names = {node.name for each in modules("src/penstock") if each.room == "environment" for node in each.classes()}
     assert {name for name in names if name.endswith("View")} == {"LocalView", "ServedView"}
     assert {name for name in names if name.endswith("Port")} == {"WriterPort", "GatePort"}
 
@@ -63,10 +62,7 @@ def test_there_is_one_view_for_each_side_and_one_port_for_each_end() -> None:
 def test_a_class_with_a_lifecycle_has_no_flags() -> None:
     """A state is one row of its table: an attribute that is set to True or False would be a second state."""
     kinds = {
-        node.name: (f"{path.relative_to(PACKAGE)}:{node.name}", node)
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
+        node.name: (f"{each.name}:{node.name}", node) for each in modules("src/penstock") for node in each.classes()
     }
     alive = {name for name, (_, node) in kinds.items() if _has_lifecycle(node)}
     alive |= {name for name, (_, node) in kinds.items() if any(ast.unparse(base) in alive for base in node.bases)}
