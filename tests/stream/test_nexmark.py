@@ -17,7 +17,7 @@ from penstock_bench.nexmark_events import BLOCK_GROUPS, GROUP, SCHEMAS, block, b
 from penstock_bench.nexmark_flink import flink_queries
 from timed_queries import graph_of, published, run_through
 
-EVENTS = 60_000 if THOROUGH else 12_000
+EVENTS = 60_000 if THOROUGH else 30_000
 SEED = 1
 QUERIES = nexmark.example("queries")
 ANSWERS = nexmark.example("answers").ANSWERS
