@@ -29,7 +29,6 @@ from penstock.job.core.result import JobEnding, JobResult
 from penstock.job.shell.history import plan_of
 from penstock.observe.frames import last_html, last_lines
 from penstock.observe.samples import busy_seconds
-from penstock.settings import Settings
 from penstock.spark.job_frames import JobFrames
 from penstock.testing import DEADLINE, wait_until
 from penstock.testing.sources import fromBatches
@@ -75,16 +74,11 @@ class Case:
     odd_only: bool = False
     hot: bool = False
     shape: str = "chain"
-    conf: tuple[tuple[str, str], ...] = ()
 
     @property
     def seen(self) -> str:
         """The words that all places have."""
         return "most of it in mapInArrow" if self.shape != "chain" else self.words
-
-    def settings(self, cluster: ProcessCluster) -> Settings:
-        """The cluster's, and the case's over them."""
-        return Settings.from_conf({**cluster.conf, **dict(self.conf)})
 
     def stream(self, pause: float) -> Stream:
         """The slow function in a stage of its number."""
@@ -116,9 +110,8 @@ CASES = [
     Case("the source's own stage", 0),
     Case("one slow subtask", 1, "slower than the others with as many rows", odd_only=True),
     Case("stage 2", 2),
-    Case("a sort that spills", -1, "MB to disk", shape="sort", conf=(("spark.penstock.task.groupMemory", "4k"),)),
+    Case("a sort that spills", -1, "MB to disk", shape="sort"),
     Case("a join", 2, shape="join"),
-    Case("a sort", -1, shape="sort"),
     Case("many stages", 4, shape="many"),
 ]
 
@@ -148,7 +141,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[ProcessCluster]:
     """One executor for all jobs of this file."""
-    conf = {"spark.penstock.observe.eventLog": str(folder)}
+    conf = {"spark.penstock.observe.eventLog": str(folder), "spark.penstock.task.groupMemory": "4k"}
     with (
         Nursery(PRELOADED) as nursery,
         contextlib.closing(ProcessCluster(nursery, executors=1, conf=conf)) as made,
@@ -213,10 +206,9 @@ def told_phase(page: JobStore, job: str) -> str:
 def ran(cluster: ProcessCluster, case: Case) -> tuple[JobGraph, JobResult]:
     """The case's job, in which nothing but the slow function took long."""
     for pause in PAUSES:
-        settings = case.settings(cluster)
-        graph = case.stream(pause).plan(settings, SLOTS).graph
+        graph = case.stream(pause).plan(cluster.settings, SLOTS).graph
         assert {edge["mode"] for edge in plan_of(graph)["edges"]} <= {"blocking_sort_merge", "hybrid_full"}
-        result = cluster.submit_graph(graph, SLOTS, settings).wait(DEADLINE).result
+        result = cluster.submit_graph(graph, SLOTS, cluster.settings).wait(DEADLINE).result
         if 3 * besides(result, case.stage) < pause * ROWS / 2:
             break
     return graph, result
