@@ -45,7 +45,10 @@ def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | No
         ) from error
     whole = plain_rows(scan.projection())
     chosen = chosen_columns(whole, columns, _name(table), "readIceberg")
-    metadata = table.metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}})
+    without_history = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+    # The library finds a filter's columns in the current schema, also where a snapshot has another.
+    own = {"current_schema_id": scan.projection().schema_id}
+    metadata = table.metadata.model_copy(update={**without_history, **own})
     known = IcebergScan(_name(table), metadata, table.io, scan.projection(), tasks)
     return IcebergSource(known, whole, chosen, None if where is None else filter_expression(where, whole))
 

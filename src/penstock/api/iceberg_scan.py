@@ -2,18 +2,22 @@
 """The files of an Iceberg snapshot, read by tasks through the library `pyiceberg`.
 
 The library brings each file to the snapshot's columns, by their numbers: with the deletes by positions, the values of
-partitions, and the first values that the table says of columns that came later.
+partitions, and the first values that the table says of columns that came later. Conditions on plain columns are given
+to it: files in which no row fits, as their statistics say, are left out of the plan, and row groups while it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
-from penstock.api.parquet import Filter, RowGroup, columns_of, matching, shares
+from penstock.api.conditions import Condition
+from penstock.api.parquet import Filter, RowGroup, all_of, columns_of, matching, shares
 from penstock.operators.projection import Projection
 
 
@@ -28,6 +32,21 @@ class IcebergScan:
     columns: Any = field(repr=False)
     """The snapshot's columns, in the library's words."""
     tasks: tuple[Any, ...] = field(repr=False)
+    where: tuple[Any, ...] = field(default=(), repr=False)
+    """Conditions in the library's words: rows for which they do not hold may be left out."""
+
+    def narrowed(self, conditions: Sequence[Condition]) -> IcebergScan:
+        """The files in which rows may be for which conditions hold, of which the library leaves others out too."""
+        from pyiceberg.expressions import AlwaysTrue, And
+        from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+
+        given = [(each, found) for each in conditions if (found := _predicate(each)) is not None]
+        holds = And(AlwaysTrue(), AlwaysTrue(), *(found for _, found in given))
+        may_match = _InclusiveMetricsEvaluator(self.columns, holds)
+        tasks = tuple(task for task in self.tasks if may_match.eval(task.file))
+        # A string may be in a layout that Arrow compares with nothing.
+        for_rows = [found for each, found in given if not pt.is_string(each.values.type)]
+        return replace(self, tasks=tasks, where=(*self.where, *for_rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +77,21 @@ class IcebergSource:
         files = [task.file for task in self.scan.tasks]
         return [RowGroup(at, 0, file.record_count, file.file_size_in_bytes) for at, file in enumerate(files)]
 
+    def narrowed(self, columns: tuple[str, ...], conditions: Sequence[Condition]) -> IcebergSource:
+        """The source of fewer columns, and of the rows for which conditions hold too."""
+        # What the library leaves is looked at again: a null may be among it, where a file has a narrower type.
+        return IcebergSource(self.scan.narrowed(conditions), self.whole, columns, all_of(self.filter, conditions))
+
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """This subtask's files, with the deletes that are theirs."""
-        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.expressions import AlwaysTrue, And
         from pyiceberg.io import pyarrow as library
 
         known = self.scan
         needed = {*self.columns, *(() if self.filter is None else columns_of(self.filter, self.whole))}
         held = pa.schema([each for each in self.whole if each.name in needed])
-        scan = library.ArrowScan(known.metadata, known.io, known.columns.select(*held.names), AlwaysTrue())
+        where = And(AlwaysTrue(), AlwaysTrue(), *known.where)
+        scan = library.ArrowScan(known.metadata, known.io, known.columns.select(*held.names), where)
         projection = Projection(held, f"readIceberg: {known.title}", is_case_sensitive=True)
         for part in shares(self.parts, parallelism)[subtask]:
             task = known.tasks[part.file]
@@ -78,3 +103,24 @@ class IcebergSource:
                     yield from matching(rows, self.filter, self.columns)
                 elif rows.num_rows:
                     yield rows.select(list(self.columns))
+
+
+def _predicate(condition: Condition) -> Any | None:
+    """A condition in the library's words; None where it is none of its own, or may mean another thing in a file."""
+    from pyiceberg import expressions
+    from pyiceberg.expressions.literals import literal
+
+    kind, values = condition.values.type, condition.values
+    known = pt.is_integer, pt.is_boolean, pt.is_string, pt.is_date32, pt.is_timestamp, pt.is_floating
+    if "." in condition.column or not any(check(kind) for check in known):
+        return None  # the library takes a dot for a field of a struct
+    if pt.is_date32(kind) or pt.is_timestamp(kind):
+        values = values.view(pa.int32() if pt.is_date32(kind) else pa.int64())
+    constants = [literal(value) for value in values.to_pylist()]
+    if pt.is_floating(kind) and any(float(np.float32(each.value)) != each.value for each in constants):
+        return None  # in files of before a float was widened to a double it would be rounded
+    if condition.test == "IsNotNull":
+        return expressions.NotNull(condition.column)
+    if condition.test == "In":
+        return expressions.In(condition.column, constants)
+    return getattr(expressions, condition.test)(condition.column, constants[0])

@@ -14,12 +14,14 @@ import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.api.conditions import Condition
 from penstock.api.partition_columns import (
     Column,
     PartitionTyping,
@@ -136,6 +138,10 @@ class ParquetSource:
             groups += [replace(group, file=group.file + len(paths)) for group in files.row_groups]
             paths += files.paths
         return replace(self, files=replace(self.files, paths=tuple(paths), row_groups=tuple(groups)))
+
+    def narrowed(self, columns: tuple[str, ...], conditions: Sequence[Condition]) -> ParquetSource:
+        """The source of fewer columns, and of the rows for which conditions hold too."""
+        return replace(self, columns=columns, filter=all_of(self.filter, conditions))
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """This subtask's row groups, file by file."""
@@ -373,6 +379,14 @@ def matching(batch: pa.RecordBatch, where: Filter, columns: Sequence[str]) -> It
     for kept in pa.Table.from_batches([batch]).filter(where).select(list(columns)).to_batches():
         if kept.num_rows:
             yield kept
+
+
+def all_of(where: Filter, conditions: Sequence[Condition]) -> Filter:
+    """A filter and conditions as one filter; None where there are none."""
+    import pyarrow.compute as pc
+
+    parts = [*([] if where is None else [where]), *(each.expression for each in conditions)]
+    return reduce(pc.and_kleene, parts) if parts else None
 
 
 def columns_of(where: Filter, schema: pa.Schema) -> set[str]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters and projections directly after Parquet files and Iceberg tables reach their readers.
 
-Columns that nothing after the source reads are not read. Conditions that mean the same to Arrow's reader as to Spark
-are given to it, which skips row groups by their statistics and drops rows while it decodes: comparisons of a column
-with a constant, `IN`, and tests for null. NaN is above all numbers to Spark and beyond all statistics to Parquet, so
-of floats only what NaN cannot satisfy is given. All other conditions stay in the task.
+Columns that nothing after the source reads are not read. Conditions that mean the same to the reader as to Spark are
+given to it, which skips files and row groups by their statistics and drops rows while it decodes: comparisons of a
+column with a constant, `IN`, and tests for null. NaN is above all numbers to Spark and beyond all statistics to
+Parquet, so of floats only what NaN cannot satisfy is given. All other conditions stay in the task.
 
 The source is changed in a plan, not in a stream: a stream that two others read is read whole, once.
 """
@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import reduce
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.api.conditions import COMPARISONS, Condition
 from penstock.api.iceberg_scan import IcebergSource
 from penstock.api.lineage import OperatorStep, SourceStep, Step, in_order, parents_of, with_parents
 from penstock.api.parquet import ParquetSource
@@ -33,13 +33,6 @@ _TURNED = {
     "LessThanOrEqual": "GreaterThanOrEqual",
     "GreaterThan": "LessThan",
     "GreaterThanOrEqual": "LessThanOrEqual",
-}
-_COMPARISONS = {
-    "EqualTo": pc.equal,
-    "LessThan": pc.less,
-    "LessThanOrEqual": pc.less_equal,
-    "GreaterThan": pc.greater,
-    "GreaterThanOrEqual": pc.greater_equal,
 }
 _NEVER_NAN = ("EqualTo", "LessThan", "LessThanOrEqual")
 
@@ -92,9 +85,9 @@ def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
     needed, operators = _pruned(chain, operators)
     # Batches without columns would lose the number of rows.
     columns = tuple(name for name in source.columns if name in needed) or source.columns[:1]
-    conditions = [*([] if source.filter is None else [source.filter]), *given]
-    narrow = replace(source, columns=columns, filter=reduce(pc.and_kleene, conditions) if conditions else None)
-    last: Step = replace(step, source=narrow, schema=narrow.schema)
+    narrow = source.narrowed(columns, given)
+    limit, size = max(1, len(narrow.parts)), sum(part.bytes for part in narrow.parts)
+    last: Step = replace(step, source=narrow, schema=narrow.schema, limit=limit, bytes=size)
     made: dict[int, Step] = {id(step): last}
     for above, operator in zip(chain, operators, strict=True):
         if isinstance(operator, Project | Widen):
@@ -107,9 +100,9 @@ def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
     return made
 
 
-def _filtered(chain: list[OperatorStep], own: pa.Schema) -> tuple[list[pc.Expression], list[Operator | None]]:
+def _filtered(chain: list[OperatorStep], own: pa.Schema) -> tuple[list[Condition], list[Operator | None]]:
     """The conditions ahead of any limit that the reader takes over, and the operators that are left."""
-    given: list[pc.Expression] = []
+    given: list[Condition] = []
     operators: list[Operator | None] = []
     for step in chain:
         operator = step.operator
@@ -157,7 +150,7 @@ def _with_fields(project: Project, names: set[str]) -> Project:
     return Project(tuple(project.expressions[place] for place in kept), pa.schema(fields))
 
 
-def _for_reader(part: Expression, schema: pa.Schema) -> pc.Expression | None:
+def _for_reader(part: Expression, schema: pa.Schema) -> Condition | None:
     """A condition as the reader takes it; None where it would not mean the same to it."""
     if not isinstance(part, Call):
         return None
@@ -167,7 +160,7 @@ def _for_reader(part: Expression, schema: pa.Schema) -> pc.Expression | None:
         return _is_valid(part, schema)
     if part.function == "In":
         return _in(part, schema)
-    if part.function not in _COMPARISONS:
+    if part.function not in COMPARISONS:
         return None
     name, (left, right) = part.function, part.arguments
     if isinstance(left, Constant):
@@ -177,7 +170,7 @@ def _for_reader(part: Expression, schema: pa.Schema) -> pc.Expression | None:
     assert isinstance(left, ColumnRef)  # noqa: S101 - for the type checker
     if pt.is_floating(left.type) and (name not in _NEVER_NAN or right.scalar.as_py() != right.scalar.as_py()):
         return None
-    return _COMPARISONS[name](pc.field(left.name), right.scalar)
+    return Condition(name, left.name, right.array)
 
 
 def _is_stored(side: Expression, schema: pa.Schema) -> bool:
@@ -187,18 +180,18 @@ def _is_stored(side: Expression, schema: pa.Schema) -> bool:
     )
 
 
-def _is_valid(part: Call, schema: pa.Schema) -> pc.Expression | None:
+def _is_valid(part: Call, schema: pa.Schema) -> Condition | None:
     (column,) = part.arguments
     if not isinstance(column, ColumnRef) or not _is_stored(column, schema):
         return None
-    return pc.field(column.name).is_valid()
+    return Condition("IsNotNull", column.name, pa.nulls(0, column.type))
 
 
-def _in(part: Call, schema: pa.Schema) -> pc.Expression | None:
+def _in(part: Call, schema: pa.Schema) -> Condition | None:
     column, *choices = part.arguments
     constants = [choice.array for choice in choices if isinstance(choice, Constant) and not choice.array.null_count]
     if not (isinstance(column, ColumnRef) and _is_stored(column, schema) and len(constants) == len(choices)):
         return None
     if pt.is_floating(column.type):
         return None
-    return pc.field(column.name).isin(pa.concat_arrays(constants))
+    return Condition("In", column.name, pa.concat_arrays(constants))
