@@ -137,6 +137,74 @@ def test_the_first_rows_of_a_sorted_stream_with_other_columns() -> None:
             changed.limit(3)
 
 
+NUMBERS = [
+    (pa.int8(), pa.int32(), pa.int32()),
+    (pa.int64(), pa.float32(), pa.float64()),
+    (pa.float32(), pa.float64(), pa.float64()),
+    (pa.int32(), pa.decimal128(5, 2), pa.decimal128(12, 2)),
+    (pa.decimal128(5, 2), pa.decimal128(20, 10), pa.decimal128(20, 10)),
+    (pa.decimal128(5, 2), pa.float32(), pa.float64()),
+    (pa.null(), pa.string(), pa.string()),
+    (pa.int64(), pa.decimal128(38, 20), None),
+    (pa.int64(), pa.string(), None),
+]
+"""Two types, and the one that a union has, or None where it is refused."""
+
+
+@pytest.mark.parametrize(("one", "other", "wider"), NUMBERS)
+def test_unions_have_the_wider_number(one: pa.DataType, other: pa.DataType, wider: pa.DataType | None) -> None:
+    """By Spark's rules, whichever stream comes first; values are the same."""
+    streams = [fromBatches([pa.record_batch({"n": pa.nulls(1, kind)})]) for kind in (one, other)]
+    if one == pa.int32():
+        streams[0] = fromBatches([pa.record_batch({"n": pa.array([7], one)})])
+    for left, right in (streams, streams[::-1]):
+        if wider is None:
+            with pytest.raises(SchemaError, match="names and types of columns must be the same"):
+                left.union(right)
+            continue
+        found = run_local(left.union(right))
+        assert found.schema.types == [wider]
+        assert min(found["n"].to_pylist(), key=str) == (7 if one == pa.int32() else None)
+
+
+LAYOUTS = [
+    (pa.string(), [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ["x", None]),
+    (pa.binary(), [pa.large_binary(), pa.binary_view()], [b"x", None]),
+    (pa.timestamp("us", "UTC"), [pa.timestamp("ms", "Europe/Paris"), pa.timestamp("s", "UTC")], [0, None]),
+    (pa.list_(pa.string()), [pa.large_list(pa.large_string()), pa.list_view(pa.string())], [["x"], None]),
+]
+"""Spark's layout of a type, others of it, and values."""
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)))
+def test_a_declared_layout_is_no_type_of_its_own(number: int) -> None:
+    """Streams of functions that declare and return other layouts meet in unions, joins, cogroups and filters."""
+    plain, others, values = LAYOUTS[number]
+    ids = fromBatches([pa.record_batch({"k": range(len(values))})])
+
+    def made(kind: pa.DataType) -> Stream:
+        schema = pa.schema([("k", pa.int64()), ("v", kind)])
+        column = pa.array(values, plain if pa.types.is_timestamp(plain) else kind)
+        column = column.cast(kind) if pa.types.is_timestamp(plain) else column
+        return ids.mapInArrow(
+            lambda batches: (pa.RecordBatch.from_arrays([each["k"], column], schema=schema) for each in batches),
+            schema,
+        )
+
+    streams = [made(kind) for kind in (plain, *others)]
+    assert {stream.schema.field("v").type for stream in streams} == {plain}
+    kept = streams[1].filter(pc.field("v").is_valid()).withColumnRenamed("k", "j")
+    if not pa.types.is_nested(plain):
+        met = streams[0].keyBy("v").join(kept.keyBy("v"), on=["v"])
+        assert run_local(met).select(["v", "k", "j"]).to_pydict() == {
+            "v": pa.array(values, plain).to_pylist()[:1], "k": [0], "j": [0],
+        }  # fmt: skip
+    together = run_local(streams[0].union(*(made(kind) for kind in others)))
+    assert sorted(map(str, together["v"].to_pylist())) == sorted(
+        str(value) for value in pa.array(values, plain).to_pylist() * len(streams)
+    )
+
+
 def test_union_by_name() -> None:
     """Columns are brought to the left's order; one that a side lacks is null there if that is allowed."""
     left = stream().select("k", "v")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PlanError, SchemaError
-from penstock.graph import as_written
+from penstock.graph import as_written, plain_type
 from penstock.operators.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, probe
 from penstock.operators.verbs import Project, Where
 
@@ -84,7 +84,7 @@ class ExpressionReader:
     def _by_arrow(self, item: pc.Expression) -> Computed:
         names = _unique(self.schema.names)
         try:
-            kind = by_arrow(item, _no_rows(self.schema).select(names)).type
+            kind = plain_type(by_arrow(item, _no_rows(self.schema).select(names)).type)
         except (pa.ArrowException, KeyError) as error:
             first = str(error).partition("\n")[0]
             listed = ", ".join(f"{field.name} {field.type}" for field in self.schema)

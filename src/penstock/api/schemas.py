@@ -13,7 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.errors import PlanError, SettingError
-from penstock.graph import Resources, parse_ddl
+from penstock.graph import Resources, parse_ddl, plain_schema
 from penstock.operators.columns import only_column
 from penstock.shuffle import load_service, mode_to_kind
 from penstock.shuffle.kinds import AUTO
@@ -25,12 +25,15 @@ _QUOTED = re.compile(r"`(?:[^`]|``)+`")
 
 
 def schema_argument(schema: object, verb: str) -> pa.Schema:
-    """The Arrow schema of a DDL string, a StructType or an Arrow schema."""
+    """The Arrow schema of a DDL string, a StructType or an Arrow schema, in Spark's layouts of its types.
+
+    So functions may return rows in another layout than the next one gets, and streams of one type have one.
+    """
     if isinstance(schema, str):
         with _said_by(verb):
             return parse_ddl(schema)
     if isinstance(schema, pa.Schema):
-        return schema
+        return plain_schema(schema)
     if hasattr(schema, "fields") and hasattr(schema, "jsonValue"):
         from penstock.spark.types import arrow_schema
 

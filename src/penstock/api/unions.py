@@ -11,19 +11,21 @@ import pyarrow as pa
 from penstock.api.expressions import Computed, ExpressionReader, meant, projected
 from penstock.api.lineage import OperatorStep, Step
 from penstock.errors import PlanError, SchemaError
-from penstock.graph import merged_schema, newly_nullable, spark_type
-from penstock.operators.expressions import Constant
+from penstock.graph import fields_of, merged_schema, newly_nullable, spark_type, wider_schema
+from penstock.operators.expressions import Call, ColumnRef, Constant
 from penstock.operators.verbs import Project, Widen
 
 
 def united(sides: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
-    """All branches, with the nulls that any of them may have; raises as follows.
+    """All branches, with the nulls that any of them may have, and the widest numbers; raises as follows.
 
     SchemaError where names or types differ, PlanError where a branch occurs twice.
     """
     schema = sides[0][0].schema
     for side in sides[1:]:
-        schema = _merged(schema, side[0].schema)
+        wide = wider_schema(schema, side[0].schema), wider_schema(side[0].schema, schema)
+        same = schema.names == side[0].schema.names
+        schema = _merged(*wide) if same else _merged(schema, side[0].schema)
     branches = tuple(branch for side in sides for branch in side)
     if len({id(branch) for branch in branches}) != len(branches):
         raise PlanError(
@@ -36,8 +38,18 @@ def united(sides: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
 def _widened(branch: Step, schema: pa.Schema) -> Step:
     if branch.schema.equals(schema):
         return branch
+    if branch.schema.types != schema.types:
+        cast = projected([_cast(*pair) for pair in zip(branch.schema, schema, strict=True)], "union")
+        branch = OperatorStep(branch, cast, cast.schema)
     names = newly_nullable(branch.schema, schema)
     return OperatorStep(branch, Widen(schema, tuple(names)), schema)
+
+
+def _cast(own: pa.Field, wider: pa.Field) -> Computed:
+    column = ColumnRef(own.name, own.type)
+    if fields_of(own.type) or own.type.equals(wider.type):
+        return Computed(own, column)
+    return Computed(own.with_type(wider.type), Call("Cast", wider.type, (column,), (("mode", "ANSI"),)))
 
 
 def by_name(left: pa.Schema, right: pa.Schema, allow_missing: bool, session: Any) -> tuple[Project, Project]:

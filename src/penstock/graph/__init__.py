@@ -36,6 +36,7 @@ from penstock.graph.nullability import (
 )
 from penstock.graph.regions import Region, regions, slots_needed
 from penstock.graph.spark_types import collated, collation_of, same_columns, spark_type, with_spark_type
+from penstock.graph.wider_types import wider_schema
 
 __all__ = [
     "INTERNAL",
@@ -82,6 +83,7 @@ __all__ = [
     "same_columns",
     "slots_needed",
     "spark_type",
+    "wider_schema",
     "with_fields",
     "with_nulls_of",
     "with_spark_type",

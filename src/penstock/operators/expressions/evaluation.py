@@ -91,9 +91,8 @@ def _value(expression: Expression, batch: pa.RecordBatch) -> Datum:
     if isinstance(expression, Constant):
         return expression.scalar
     if isinstance(expression, ArrowExpression):
-        return by_arrow(
-            expression.expression, batch.select(list(expression.columns)) if expression.columns else batch
-        )
+        rows = batch.select(list(expression.columns)) if expression.columns else batch
+        return of_type(by_arrow(expression.expression, rows), expression.type)
     lazily = _LAZY.get(expression.function)
     if lazily is not None:
         return lazily(expression, batch)
