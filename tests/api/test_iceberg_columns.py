@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iceberg tables whose columns have changed: our rows are those of the library's own scan, whatever the history."""
+"""Iceberg tables: what filters read, numbers in files that are written, deletes; `test_histories` has the rest."""
 
 from __future__ import annotations
 
 import pickle
-import random
-import warnings
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,124 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from effort import some_of
 from penstock.api.conditions import Condition
 from penstock.api.iceberg import iceberg_source, numbered
 from penstock.errors import SettingError
 from penstock.testing.local_runner import run_local
-
-
-def rows(table: pa.Table) -> list[str]:
-    """All rows, in an order of their own."""
-    return sorted(map(str, table.to_pylist()))
-
-
-def ours(table: Any, **options: Any) -> pa.Table:
-    """The rows that tasks read, after a trip through pickle."""
-    source = iceberg_source(table, options.get("snapshot"), None, options.get("where"))
-    source = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
-    batches = [batch for subtask in range(2) for batch in source.read(subtask, 2)]
-    return pa.Table.from_batches(batches, source.schema)
-
-
-class History:
-    """A table that changes at random; what is drawn may be refused by the library, which changes nothing then."""
-
-    def __init__(self, catalog: Any, seed: int) -> None:
-        self._draw = random.Random(seed)
-        schema = pa.schema(
-            [
-                ("a", pa.int32()),
-                ("b", pa.string()),
-                ("c", pa.float32()),
-                ("s", pa.struct([("x", pa.int32()), ("y", pa.string())])),
-                ("l", pa.list_(pa.struct([("x", pa.string()), ("z", pa.int32())]))),
-            ]
-        )
-        self.table = catalog.create_table(f"db.t{seed}", schema)
-        self._written = 0
-
-    def run(self, steps: int) -> None:
-        """Write, and then change and write in turns."""
-        from pyiceberg.exceptions import ValidationError
-
-        self._write()
-        for _ in range(steps):
-            try:
-                self._draw.choice([self._drop, self._add, self._rename, self._move, self._widen, self._delete])()
-                if self._draw.random() < 0.6:
-                    self._write()
-            except (ValueError, ValidationError, pa.ArrowNotImplementedError):
-                continue
-
-    def _names(self) -> list[str]:
-        return [name for name in self.table.schema().column_names if not name.endswith((".element", ".key"))]
-
-    def _drop(self) -> None:
-        with self.table.update_schema(allow_incompatible_changes=True) as change:
-            change.delete_column(self._draw.choice(self._names()))
-
-    def _add(self) -> None:
-        from pyiceberg.types import DoubleType, IntegerType, StringType
-
-        under = self._draw.choice([(), ("s",), ("l",)])
-        with self.table.update_schema() as change:
-            change.add_column(
-                (*under, self._draw.choice("abcxyz")), self._draw.choice([IntegerType(), StringType(), DoubleType()])
-            )
-
-    def _rename(self) -> None:
-        with self.table.update_schema() as change:
-            change.rename_column(self._draw.choice(self._names()), self._draw.choice("abcxyz"))
-
-    def _move(self) -> None:
-        with self.table.update_schema() as change:
-            change.move_first(self._draw.choice(self._names()))
-
-    def _widen(self) -> None:
-        from pyiceberg.types import DoubleType, LongType
-
-        with self.table.update_schema() as change:
-            change.update_column(self._draw.choice(self._names()), self._draw.choice([LongType(), DoubleType()]))
-
-    def _delete(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where no row is deleted
-            self.table.delete(f"{self._draw.choice(self.table.schema().columns).name} IS NULL")
-
-    def _write(self) -> None:
-        schema = self.table.schema().as_arrow()
-        self.table.append(
-            pa.Table.from_pylist([{f.name: self._value(f.type) for f in schema} for _ in range(3)], schema)
-        )
-
-    def _value(self, kind: pa.DataType) -> Any:
-        if self._draw.random() < 0.2:
-            return None
-        self._written += 1
-        if pa.types.is_struct(kind):
-            return {field.name: self._value(field.type) for field in kind}
-        if pa.types.is_large_list(kind) or pa.types.is_list(kind):
-            return [self._value(kind.value_type) for _ in range(self._draw.randint(0, 2))]
-        if pa.types.is_large_string(kind) or pa.types.is_string(kind):
-            return f"w{self._written}"
-        return float(self._written) if pa.types.is_floating(kind) else self._written
-
-
-@pytest.mark.parametrize("seed", some_of(range(80), 16))
-def test_rows_are_those_of_the_librarys_scan(catalog: Any, seed: int) -> None:
-    """Columns dropped, added again, renamed, moved, widened, rows deleted, at any depth: the newest and the first."""
-    history = History(catalog, seed)
-    history.run(6)
-    table = history.table
-    found = ours(table)
-    assert found.schema.names == table.schema().as_arrow().names
-    assert rows(found) == rows(table.scan().to_arrow())
-    first = table.snapshots()[0].snapshot_id
-    assert rows(ours(table, snapshot=first)) == rows(table.scan(snapshot_id=first).to_arrow())
-    name = table.schema().columns[0].name
-    kept = ours(table, where=pc.field(name).is_valid())
-    assert rows(kept) == sorted(str(row) for row in table.scan().to_arrow().to_pylist() if row[name] is not None)
 
 
 def test_filters_and_columns_are_read_by_the_tables_names(catalog: Any) -> None:

@@ -25,6 +25,7 @@ _NUMBERS = {
     "stages": "instead, so many random stages with state beside plain Python, from the seed on",
     "stage-queries": "beside these, so many whole queries with state beside plain Python",
     "stage-streaming": "beside these, so many such queries beside Structured Streaming, run by run",
+    "tables": "instead, so many random histories of tables beside the libraries of their owners",
     "starts": "beside these, so many queries that fail ahead of their first checkpoint, by source and start",
 }
 """Options with a number, 0 where it is not given."""
@@ -63,7 +64,7 @@ def _torture(options: argparse.Namespace) -> int:
     worlds = (options.world, options.world_spark, options.world_connectors, options.world_batches)
     stages = (options.stages, options.stage_queries, options.stage_streaming, options.starts)
     held = (options.session, options.query, options.browsers)
-    return torture(TortureOptions(*given, *held, *compared, *stages, *worlds))
+    return torture(TortureOptions(*given, *held, *compared, *stages, *worlds, options.tables))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ class TortureOptions:
     world_spark: int = 0
     world_connectors: int = 0
     world_batches: int = 0
+    tables: int = 0
 
 
 def torture(options: TortureOptions) -> int:
@@ -76,6 +77,10 @@ def torture(options: TortureOptions) -> int:
         from penstock_torture.stages.command import torture_stages
 
         return 1 if torture_stages(options.seed, stages, say) else 0
+    if options.tables:
+        from penstock_torture.tables.command import torture_tables
+
+        return 1 if torture_tables(options.seed, options.tables, say) else 0
     if options.session or options.query:
         return _hold(options)
     from penstock.spark.session import open_session

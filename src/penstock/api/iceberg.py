@@ -45,7 +45,7 @@ def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | No
         ) from error
     whole = plain_rows(scan.projection())
     chosen = chosen_columns(whole, columns, _name(table), "readIceberg")
-    without_history = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+    without_history: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
     # The library finds a filter's columns in the current schema, also where a snapshot has another.
     own = {"current_schema_id": scan.projection().schema_id}
     metadata = table.metadata.model_copy(update={**without_history, **own})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,29 @@ class IcebergScan:
         from pyiceberg.expressions import AlwaysTrue, And
         from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 
-        given = [(each, found) for each in conditions if (found := _predicate(each)) is not None]
-        holds = And(AlwaysTrue(), AlwaysTrue(), *(found for _, found in given))
-        may_match = _InclusiveMetricsEvaluator(self.columns, holds)
+        given = [found for each in conditions if (found := _predicate(each)) is not None]
+        may_match = _InclusiveMetricsEvaluator(self.columns, And(AlwaysTrue(), AlwaysTrue(), *given))
         tasks = tuple(task for task in self.tasks if may_match.eval(task.file))
-        # A string may be in a layout that Arrow compares with nothing.
-        for_rows = [found for each, found in given if not pt.is_string(each.values.type)]
-        return replace(self, tasks=tasks, where=(*self.where, *for_rows))
+        return replace(self, tasks=tasks, where=(*self.where, *given))
+
+    def rows(self, task: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """A file's rows, in the library's layouts."""
+        from pyiceberg.expressions import AlwaysTrue, And
+        from pyiceberg.io import pyarrow as library
+
+        # One file at a time, batch by batch: the public way makes a list of all batches of a file first.
+        deletes = library._read_all_delete_files(self.io, [task])  # noqa: SLF001
+        for where in (And(AlwaysTrue(), AlwaysTrue(), *self.where), AlwaysTrue()):
+            scan = library.ArrowScan(self.metadata, self.io, self.columns.select(*names), where)
+            batches = scan._record_batches_from_scan_tasks_and_deletes([task], deletes)  # noqa: SLF001
+            try:
+                first = next(batches, None)
+            except pa.ArrowNotImplementedError:
+                if where is AlwaysTrue():
+                    raise
+                continue  # Arrow filters no views: such a file is read whole
+            yield from [] if first is None else chain([first], batches)
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +101,12 @@ class IcebergSource:
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """This subtask's files, with the deletes that are theirs."""
-        from pyiceberg.expressions import AlwaysTrue, And
-        from pyiceberg.io import pyarrow as library
-
         known = self.scan
         needed = {*self.columns, *(() if self.filter is None else columns_of(self.filter, self.whole))}
         held = pa.schema([each for each in self.whole if each.name in needed])
-        where = And(AlwaysTrue(), AlwaysTrue(), *known.where)
-        scan = library.ArrowScan(known.metadata, known.io, known.columns.select(*held.names), where)
         projection = Projection(held, f"readIceberg: {known.title}", is_case_sensitive=True)
         for part in shares(self.parts, parallelism)[subtask]:
-            task = known.tasks[part.file]
-            # One file at a time, batch by batch: the public way makes a list of all batches of a file first.
-            deletes = library._read_all_delete_files(known.io, [task])  # noqa: SLF001
-            for batch in scan._record_batches_from_scan_tasks_and_deletes([task], deletes):  # noqa: SLF001
+            for batch in known.rows(known.tasks[part.file], held.names):
                 rows = projection.project(batch)
                 if self.filter is not None:
                     yield from matching(rows, self.filter, self.columns)
