@@ -14,8 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.errors import SettingError
+from penstock.api.delta import write_delta
+from penstock.api.streaming.lakes import delta_sink, delta_source
+from penstock.api.streaming.options import Options
+from penstock.errors import PlanError, SettingError
 from penstock.testing.local_runner import run_local
+from penstock.testing.sources import fromBatches
 
 pytestmark = pytest.mark.usefixtures("delta")
 
@@ -114,8 +118,52 @@ def test_mapped_columns_are_read_by_their_own_names(tmp_path: Path) -> None:
     assert kept.to_pylist() == [{"a": 4, "p": "q"}]
 
 
-def test_what_nobody_here_reads_is_refused(tmp_path: Path) -> None:
-    """Columns that are mapped by numbers."""
-    path = table(tmp_path / "t", [mapped("k", "long", "a", 7)], [pa.table({"a": [1]})], "id")
-    with pytest.raises(SettingError, match="maps its columns by id: read it with Spark"):
+FORMS: dict[str, tuple[str, list[str], str]] = {
+    "ids": ("id", [], "maps its columns by id: read it with Spark"),
+    "widened types": ("", ["typeWidening"], r"is not read: .*TypeWidening\]: rewrite it without that feature"),
+    "deletion vectors": ("", ["deletionVectors"], r"has deletion vectors: purge them \(REORG TABLE\)"),
+}
+
+
+def of_form(folder: Path, form: str) -> str:
+    """A table of a form that nobody here reads."""
+    mapping, features, _ = FORMS[form]
+    column = mapped("k", "long", "a", 7) if mapping else K
+    path = table(folder, [column], [pa.table({"a" if mapping else "k": [1]})], mapping)
+    log = Path(path) / "_delta_log" / f"{0:020d}.json"
+    protocol, metadata, add = map(json.loads, log.read_text().splitlines())
+    if features:
+        versions = {"minReaderVersion": 3, "minWriterVersion": 7}
+        protocol = {"protocol": {**versions, "readerFeatures": features, "writerFeatures": features}}
+    if form == "deletion vectors":
+        # The protocol's example of a vector in the log itself: rows 3, 4, 7, 11, 18 and 29.
+        text = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+        add["add"]["stats"] = json.dumps({"numRecords": 30})
+        add["add"]["deletionVector"] = {
+            "storageType": "i", "pathOrInlineDv": text, "sizeInBytes": 44, "cardinality": 6,
+        }  # fmt: skip
+    log.write_text("\n".join(map(json.dumps, (protocol, metadata, add))))
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_nobody_here_reads_is_refused(tmp_path: Path, form: str) -> None:
+    """By jobs and by queries, in the same words."""
+    path = of_form(tmp_path / "t", form)
+    with pytest.raises(SettingError, match=f"readDelta: .*{FORMS[form][2]}"):
         penstock.readDelta(None, path)
+    with pytest.raises(PlanError, match="maps its columns to other names" if form == "ids" else FORMS[form][2]):
+        delta_source(Options("readStream"), path)
+
+
+@pytest.mark.parametrize("mapping", ["name", "id"])
+def test_nothing_is_written_to_mapped_columns(tmp_path: Path, mapping: str) -> None:
+    """By jobs and by queries: the files would have the table's names for them, and be read as nulls."""
+    path = table(tmp_path / "t", [mapped("k", "long", "a", 7)], [pa.table({"a": [1]})], mapping)
+    rows = fromBatches(pa.table({"k": [2]}), spark=object())
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SettingError, match="maps its columns to other names: write it with Spark"):
+        write_delta(rows, path, "append", ())
+    with pytest.raises(PlanError, match="maps its columns to other names: write it with Spark"):
+        delta_sink(Options("writeStream"), path, rows.schema, "a")
+    assert sorted(tmp_path.rglob("*")) == before

@@ -35,11 +35,11 @@ from penstock.graph import as_nullable, fields_of, with_fields
 from penstock.operators.parquet_write import WriteParquet
 from penstock.operators.partitioned_write import NOTHING, WritePartitioned
 from penstock.operators.projection import Projection
-from penstock.stream.delta_log import stream_schema
+from penstock.stream.delta_log import column_mapping, refusal, stream_schema
 
 MODES = ("error", "append", "overwrite")
 _PARTITION = "partition."
-_MAPPING, _PHYSICAL = "delta.columnMapping.mode", b"delta.columnMapping.physicalName"
+_PHYSICAL = b"delta.columnMapping.physicalName"
 
 
 def delta_source(
@@ -55,17 +55,8 @@ def delta_source(
 
 
 def _files(table: Any, path: str | Path, session: Any) -> ParquetFiles:
-    mapping = table.metadata().configuration.get(_MAPPING, "none")
-    if mapping not in ("none", "name"):
-        raise SettingError(f"readDelta: {path} maps its columns by {mapping}: read it with Spark")
-    try:
-        has_vectors = len(pa.table(table.deletion_vectors())) > 0
-    except Exception as error:
-        raise SettingError(
-            f"readDelta: {path} is not read: {error}: rewrite it without that feature, or read it with Spark"
-        ) from error
-    if has_vectors:
-        raise SettingError(f"readDelta: {path} has deletion vectors: purge them (REORG TABLE), or read it with Spark")
+    if reason := refusal(table):
+        raise SettingError(f"readDelta: {path} {reason}")
     filesystem, root = stored_at(table.table_uri)
     actions = pa.table(table.get_add_actions(flatten=True)).combine_chunks()
     schema = stream_schema(table.schema())
@@ -77,7 +68,7 @@ def _files(table: Any, path: str | Path, session: Any) -> ParquetFiles:
     if names:
         (found,) = actions.select([_PARTITION + name for name in names]).rename_columns(names).to_batches()
         folders = Projection(pa.schema([schema.field(name) for name in names]), f"readDelta: {path}").project(found)
-    stored = pa.schema(map(_stored, schema)) if mapping == "name" else None
+    stored = pa.schema(map(_stored, schema)) if column_mapping(table) == "name" else None
     return parquet_files(filesystem, paths, folders, session, Columns(schema, stored))
 
 
@@ -139,7 +130,7 @@ def _refuse(
         return
     if mode == "error":
         raise SettingError(f"writeDelta: {root} is a table already: say mode='append' or mode='overwrite'")
-    if table.metadata().configuration.get(_MAPPING, "none") != "none":
+    if column_mapping(table) != "none":
         raise SettingError(f"writeDelta: {root} maps its columns to other names: write it with Spark")
     known = table.metadata().partition_columns
     if known != list(partition_by):

@@ -131,8 +131,25 @@ def added_files(uri: str, version: int, actions: Sequence[Action], schema: pa.Sc
 def refuse_table(table: Any, uri: str) -> None:
     """Raise PlanError for a table whose files are not its rows as they are."""
     _refuse_form(uri, table.metadata().partition_columns, table.metadata().configuration)
-    if len(pa.table(table.deletion_vectors())):
-        raise PlanError(f"{uri} has deletion vectors: purge them (REORG TABLE), or read it with Spark")
+    if reason := refusal(table):
+        raise PlanError(f"{uri} {reason}")
+
+
+def refusal(table: Any) -> str:
+    """The reason why nobody here reads a table; empty where there is none."""
+    mapping = column_mapping(table)
+    if mapping not in ("none", "name"):
+        return f"maps its columns by {mapping}: read it with Spark"
+    try:
+        has_vectors = len(pa.table(table.deletion_vectors())) > 0
+    except Exception as error:  # noqa: BLE001 - the library says which feature it does not know
+        return f"is not read: {error}: rewrite it without that feature, or read it with Spark"
+    return "has deletion vectors: purge them (REORG TABLE), or read it with Spark" if has_vectors else ""
+
+
+def column_mapping(table: Any) -> str:
+    """The way in which a table's files name its columns: none, name or id."""
+    return str(table.metadata().configuration.get(_MAPPING, "none"))
 
 
 def stream_schema(table_schema: Any) -> pa.Schema:

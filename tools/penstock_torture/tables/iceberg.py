@@ -48,7 +48,7 @@ class IcebergHistory:
                 try:
                     act()
                     self.told.append(act.__name__)
-                except (ValueError, ValidationError, ResolveError, NotImplementedError, pa.ArrowException):
+                except (ValueError, KeyError, ValidationError, ResolveError, NotImplementedError, pa.ArrowException):
                     self.table.refresh()
         scans = {"now": None, "first": first}
         return [

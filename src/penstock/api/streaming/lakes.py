@@ -18,7 +18,7 @@ from penstock.api.streaming.places import one_spelling
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_nullable
 from penstock.stream.commit_sink import CommitSink
-from penstock.stream.delta_log import refuse_table, stream_schema
+from penstock.stream.delta_log import column_mapping, refuse_table, stream_schema
 from penstock.stream.delta_merge import refuse_keys
 from penstock.stream.delta_sink import DeltaCommitter, delta_library
 from penstock.stream.delta_source import DeltaSource
@@ -95,6 +95,8 @@ def delta_sink(
 
 
 def _refuse_table(library: Any, table: Any, columns: Any, uri: str) -> None:
+    if column_mapping(table) != "none":
+        raise PlanError(f"writeStream: {uri} maps its columns to other names: write it with Spark")
     known = library.Schema.from_arrow(as_nullable(pa.schema(table.schema().to_arrow())))
     theirs, mine = ([(field.name, str(field.type)) for field in each.fields] for each in (known, columns))
     if theirs != mine or any(not field.nullable for field in table.schema().fields):
