@@ -14,7 +14,6 @@ import pytest
 
 import penstock
 from effort import some_of
-from penstock.errors import SchemaError
 from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark
@@ -124,11 +123,21 @@ def test_columns_alone_take_the_slots_at_hand(spark: Any) -> None:
     assert SessionProbe(spark).slots_in_use() == 0
 
 
-def test_user_defined_types_are_refused(spark: Any) -> None:
-    """Arrow has what such a column holds, not its type, so it would come back as a struct: refused by name."""
+def test_user_defined_types_and_variants_keep_their_type(spark: Any) -> None:
+    """Through exchanges, verbs, functions and unions: the DataFrame has the type and the values that it had."""
     from pyspark.ml.linalg import Vectors
 
-    frame = spark.createDataFrame([(1, Vectors.dense([1.0, 2.0]))], ["k", "x"])
-    with pytest.raises(SchemaError, match="repartition: column 'x' has the user-defined type vector"):
-        penstock.repartition(frame, 2, "k")
-    assert penstock.repartition(frame.select("k"), 2, "k").count() == 1
+    vectors = spark.createDataFrame([(1, Vectors.dense([1.0, 2.0])), (2, Vectors.sparse(3, [0], [1.0]))], ["k", "v"])
+    variants = spark.sql("""SELECT k, array(parse_json(concat('{"a":', k, '}'))) v FROM VALUES (1), (2) AS t(k)""")
+    for frame in (vectors, variants):
+        stream = penstock.fromDataFrame(frame)
+        ways = [
+            penstock.repartition(frame, 2, "k"),
+            stream.filter("k > 0").select("v", "k").withColumn("n", "k + 1").drop("n").select("k", "v").toDF(),
+            stream.keyBy("k").applyInArrow(lambda rows: rows, frame.schema).toDF(),
+            stream.filter("k = 1").union(penstock.fromDataFrame(frame).filter("k = 2")).toDF(),
+        ]
+        right = sorted(map(str, frame.collect()))
+        for way in ways:
+            assert way.schema["v"].dataType == frame.schema["v"].dataType
+            assert sorted(map(str, way.collect())) == right

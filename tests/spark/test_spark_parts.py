@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
 import few_kinds
@@ -388,6 +389,11 @@ def test_schema_round_trip() -> None:
             t.StructField("d", t.TimestampNTZType()),
             t.StructField("e", t.MapType(t.StringType(), t.DecimalType(10, 2))),
             t.StructField("f", t.StructType([t.StructField("x", t.DateType())])),
+            t.StructField("g", VectorUDT()),
+            t.StructField("h", t.ArrayType(t.VariantType())),
+            t.StructField(
+                "i", t.StructType([t.StructField("x", t.GeometryType(4326)), t.StructField("y", VectorUDT())])
+            ),
         ]
     )
     assert struct_type(arrow_schema(schema)) == schema

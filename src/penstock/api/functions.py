@@ -14,7 +14,7 @@ from penstock.api.lineage import ExchangeChoice, SourceStep
 from penstock.api.pairs import CoGroupedStream
 from penstock.api.schemas import check_mode, column_arguments, partitions_argument
 from penstock.api.stream import Stream
-from penstock.errors import PlanError, SchemaError
+from penstock.errors import PlanError
 from penstock.operators.exchanges import hash_exchange
 
 _SHOWN_COLUMNS = 4
@@ -56,7 +56,6 @@ def repartition(
     df: Any, numPartitions: int | str | None = None, *cols: str, mode: str | None = None, service: str | None = None
 ) -> Any:
     """`df.repartition` over Penstock: the same row in the same partition as Spark's where columns are given."""
-    _refuse_user_types(df, "repartition")
     only_columns = numPartitions is not None and not isinstance(numPartitions, int)
     stream = fromDataFrame(df)
     keys = column_arguments((numPartitions, *cols) if only_columns else cols, stream.schema, "repartition")
@@ -68,16 +67,6 @@ def repartition(
         return stream.rebalance(count, mode, service).toDF()
     spec = hash_exchange(stream.schema, keys, spark_compatible=True)
     return stream.exchanged(spec, ExchangeChoice(count, mode, service)).toDF()
-
-
-def _refuse_user_types(df: Any, verb: str) -> None:
-    """Raise SchemaError for columns of user-defined types: Arrow has what they hold, and the type would be lost."""
-    for each in getattr(df, "schema", ()):
-        if '"type":"udt"' in each.json():
-            raise SchemaError(
-                f"{verb}: column {each.name!r} has the user-defined type {each.dataType.simpleString()}, which would "
-                "come back as what it holds: use df.repartition, or leave the column out"
-            )
 
 
 @suggests_arguments

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.api.expressions import Computed, ExpressionReader, meant, projected
 from penstock.api.lineage import OperatorStep, Step
 from penstock.errors import PlanError, SchemaError
-from penstock.graph import fields_of, merged_schema, newly_nullable, spark_type, wider_schema
+from penstock.graph import fields_of, merged_schema, newly_nullable, shown_type, wider_schema
 from penstock.operators.expressions import Call, ColumnRef, Constant
 from penstock.operators.verbs import Project, Widen
 
@@ -96,7 +96,7 @@ def _merged(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     found = merged_schema(one, other)
     if found is not None:
         return found
-    shown = [", ".join(f"{field.name} {spark_type(field) or field.type}" for field in each) for each in (one, other)]
+    shown = [", ".join(f"{field.name} {shown_type(field)}" for field in each) for each in (one, other)]
     way_out = (
         "cast one side with withColumn"
         if one.names == other.names

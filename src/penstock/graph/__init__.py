@@ -35,7 +35,16 @@ from penstock.graph.nullability import (
     with_nulls_of,
 )
 from penstock.graph.regions import Region, regions, slots_needed
-from penstock.graph.spark_types import collated, collation_of, same_columns, spark_type, with_spark_type
+from penstock.graph.spark_types import (
+    collated,
+    collation_of,
+    same_columns,
+    shown_type,
+    spark_type,
+    type_json,
+    type_text,
+    with_spark_type,
+)
 from penstock.graph.wider_types import wider_schema
 
 __all__ = [
@@ -81,8 +90,11 @@ __all__ = [
     "restart_set",
     "same_but_nulls",
     "same_columns",
+    "shown_type",
     "slots_needed",
     "spark_type",
+    "type_json",
+    "type_text",
     "wider_schema",
     "with_fields",
     "with_nulls_of",

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.regions import Region, regions, slots_needed
-from penstock.graph.spark_types import spark_type
+from penstock.graph.spark_types import shown_type
 
 INTERNAL = "#"
 """The sign in names of columns that Penstock adds to rows on their way."""
@@ -67,7 +67,7 @@ def columns_text(schema: pa.Schema) -> str:
     for field in schema:
         own, sign, _ = field.name.partition(INTERNAL)
         if not sign:
-            shown.append(f"{field.name}: {spark_type(field) or field.type}")
+            shown.append(f"{field.name}: {shown_type(field)}")
         elif own:
             shown += [f"partial {own}"] if f"partial {own}" not in shown else []
         elif field.name.strip(INTERNAL) != _PLACE:

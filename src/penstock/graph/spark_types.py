@@ -2,12 +2,14 @@
 """Spark's own name of a column's type, where the Arrow type does not tell it.
 
 Some of Spark's types share one Arrow type: strings of any collation, `interval hour` and `interval day to second`,
-`time(3)` and `time(6)`. The metadata of a field in a plan's schema then has Spark's name, also of fields inside
-lists, maps and structs, and a DataFrame made of the stream has that type again. Rows know nothing of it, and Arrow
-compares schemas without it.
+`time(3)` and `time(6)`. Others have none: user-defined types such as vectors, variants and geometries are structs.
+The metadata of a field in a plan's schema then has Spark's name, also of fields inside lists, maps and structs, and
+a DataFrame made of the stream has that type again. Rows know nothing of it, and Arrow compares schemas without it.
 """
 
 from __future__ import annotations
+
+import json
 
 import pyarrow as pa
 
@@ -27,6 +29,25 @@ def spark_type(field: pa.Field) -> str | None:
 def with_spark_type(field: pa.Field, name: str | None) -> pa.Field:
     """The field with Spark's name of its type; unchanged without one."""
     return field if name is None else field.with_metadata({**(field.metadata or {}), SPARK_TYPE: name.encode()})
+
+
+def type_text(value: object) -> str:
+    """The name of a type whose form in JSON is this: a word, or all of it, as user-defined types have it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def type_json(name: str) -> str:
+    """The JSON of a type with this name."""
+    return name if name.startswith("{") else json.dumps(name)
+
+
+def shown_type(field: pa.Field) -> str:
+    """A field's type for people: Spark's name where there is one, of a user-defined type its class."""
+    name = spark_type(field) or str(field.type)
+    if not name.startswith("{"):
+        return name
+    found = json.loads(name)
+    return str(found.get("pyClass") or found.get("class")).rpartition(".")[2]
 
 
 def collated(collation: str) -> str | None:

@@ -11,7 +11,6 @@ Facts of a type that Spark knows and Arrow does not are kept in the field's meta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -21,18 +20,23 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DayTimeIntervalType,
+    GeographyType,
+    GeometryType,
     MapType,
     StringType,
     StructField,
     StructType,
     TimeType,
+    UserDefinedType,
+    VariantType,
     _parse_datatype_json_string,
 )
 
 from penstock.errors import SchemaError
-from penstock.graph import collated, spark_type, with_spark_type
+from penstock.graph import collated, spark_type, type_json, type_text, with_spark_type
 
 _TIMEZONE = "UTC"
+_STRUCTS = (UserDefinedType, VariantType, GeometryType, GeographyType)
 
 _RENAMED = {
     pa.uint8(): pa.int16(),
@@ -96,7 +100,12 @@ def _arrow_field(field: StructField) -> pa.Field:
 
 
 def _named(field: pa.Field, kind: Any) -> pa.Field:
-    """The field with Spark's names of its types, where Arrow's do not tell them."""
+    """The field with Spark's names of its types, where Arrow's do not tell them.
+
+    A user-defined type, a variant and a geometry are the structs that PySpark has for them.
+    """
+    if isinstance(kind, _STRUCTS):
+        return with_spark_type(field, type_text(kind.jsonValue()))
     if isinstance(kind, StringType):
         return with_spark_type(field, collated(kind.collation))
     if isinstance(kind, TimeType | DayTimeIntervalType):
@@ -125,7 +134,7 @@ def _typed(kind: Any, field: pa.Field) -> Any:
     """Spark's type of a field: that of its name, where it has one."""
     name = spark_type(field)
     if name is not None:
-        return _parse_datatype_json_string(json.dumps(name))
+        return _parse_datatype_json_string(type_json(name))
     inner = field.type
     while pa.types.is_dictionary(inner) or pa.types.is_run_end_encoded(inner):
         inner = inner.value_type
