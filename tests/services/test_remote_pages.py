@@ -70,7 +70,7 @@ def test_a_wide_reader_asks_page_by_page_within_one_credit(monkeypatch: pytest.M
 
 def test_a_release_that_the_manager_has_not_heard_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its next answer; a job that is over takes nobody's time meanwhile."""
-    monkeypatch.setattr(service, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(service, "AGAIN_SECONDS", 0.0)
     told: list[Any] = []
 
     async def run() -> None:

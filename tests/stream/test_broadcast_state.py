@@ -149,7 +149,7 @@ def test_all_tasks_go_on_with_the_rules(form: str, width: int) -> None:
     states = []
     for subtask in range(2):
         step = opened(made, (), (subtask, 2))
-        step.process(both(rules(a=10, b=20)))
+        assert given(step, both(rules(a=10, b=20))) == []
         states.append(stored(step))
     for subtask in range(width):
         own = [states[subtask]] if width == 2 else states
@@ -166,7 +166,7 @@ def test_only_rows_that_come_to_all_may_change_it() -> None:
             self.rules.put({"name": ["a"]}, {"least": [1]})
 
     with pytest.raises(PlanError, match="'rules' is the same in all tasks, so only the rows that come to all"):
-        opened(operator(BATCHES, processor=Wrong())).process(both(data((1, 1))))
+        given(opened(operator(BATCHES, processor=Wrong())), both(data((1, 1))))
 
 
 def test_mistakes_are_refused_by_name() -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 NAME = "remote"
 _CLOSE_SECONDS = 3.0
 _REACH_SECONDS = 3.0
-_AGAIN_SECONDS = 1.0
+AGAIN_SECONDS = 1.0
 _WATCH_SECONDS = 60.0
 """The manager answers when it has something to say, or after some seconds, whatever `retryTimeout` is."""
 _IDENTITY_BYTES = 16
@@ -212,7 +212,7 @@ class RemoteMaster:
                 losses = await self._client.ask(WatchLosses(last), _WATCH_SECONDS)
             except PenstockError as error:
                 _LOG.warning("the remote shuffle service can't say what it has lost: %s", error)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(AGAIN_SECONDS)
                 continue
             last = losses.last
             untold, self._untold = self._untold, []
