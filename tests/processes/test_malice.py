@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ class Attacked:
         self.partitions, began = self.partitions + 1, time.monotonic()
         self.read(written(self.exchange, BATCHES, index=self.partitions))
         self.trips.append(time.monotonic() - began)
+        left = [self.exchange.members, self.exchange._attached]
+        for each in chain(*left):
+            each.close()
+        for those in left:
+            those.clear()  # type: ignore[attr-defined]
 
     def read(self, producer: Producer) -> None:
         """Read all rows of a partition."""
