@@ -244,7 +244,7 @@ def test_a_manager_that_can_t_read_its_log_either_ends(
                     failing.begun(impatient)
 
         beginning = Running(begin_until_it_ends)
-        assert manager.wait(DEADLINE) == 1
+        assert manager.wait() == 1
         beginning.join(DEADLINE)
         said = manager.log.read_text()
         assert re.search(ENDS, said), said[-3000:]
