@@ -61,7 +61,7 @@ def starts_and_is_refused(cluster: RemoteCluster, process: RemoteProcess) -> Non
     """It ends with words about what to do, and the manager says so too."""
     with suppress(AssertionError):  # it may have ended before anybody has seen that it listened
         process.start()
-    assert process.wait(DEADLINE) == 2
+    assert process.wait() == 2
     process.process = None
     for log in (process.log, cluster.manager.log):
         assert "is refused: it comes as" in log.read_text(), log
@@ -88,7 +88,7 @@ def test_a_copy_is_refused_while_the_first_lives(cluster: RemoteCluster) -> None
             assert cluster.times_known() == 1, "the copy was taken"
     finally:
         first.tell(signal.SIGCONT)
-    assert copy.wait(DEADLINE) == 2
+    assert copy.wait() == 2
     copy.process = None
     assert rows_there(cluster) == ROWS
     shutil.rmtree(copy.folder)
