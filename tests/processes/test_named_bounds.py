@@ -70,7 +70,7 @@ class Case:
 
     title: str
     stage: int
-    words: str = "most of it in mapInArrow"
+    words: str = "in mapInArrow"
     odd_only: bool = False
     hot: bool = False
     shape: str = "chain"
@@ -78,7 +78,7 @@ class Case:
     @property
     def seen(self) -> str:
         """The words that all places have."""
-        return "most of it in mapInArrow" if self.shape != "chain" else self.words
+        return "in mapInArrow" if self.shape != "chain" else self.words
 
     def stream(self, pause: float) -> Stream:
         """The slow function in a stage of its number."""
