@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import PartitionReleasedError
-from penstock.remote.merged import Spot
+from penstock.remote.merged import PLACE, MergedFile, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.store import MergedFiles, StoreOptions
+from penstock.remote.wire import SUM
+from penstock.remote.worker_index import CommittedWriter
 
 SIZE = 300_001
 
@@ -147,6 +149,24 @@ def test_bytes_that_are_missing_are_nobody_elses(tmp_path: Path) -> None:
         await write(files, 1, b"y" * SIZE)
         os.truncate(tmp_path / "1.merging", 100)
         assert await read(files, Spot(1, 0, 400)) == b"y" * 100 + bytes(300)
+
+    with_files(tmp_path, use)
+
+
+def test_a_commit_after_a_removal_of_its_dataset_stays(tmp_path: Path) -> None:
+    """Also one that begins while the removal is under way: the rows that go are those that were there before."""
+
+    def committed(writer: int) -> CommittedWriter:
+        return CommittedWriter("app", "data", writer, f"p{writer}", 1, SUM.pack(0, 1, 2, 3), PLACE.pack(0, 0, 2))
+
+    async def use(files: MergedFiles) -> None:
+        await write(files, 3, b"ab")
+        await files.settle([3], committed(1), lambda: {0: MergedFile(3, 2)})
+        files.remove([3], ("app", "data"))
+        await files.settle([4], committed(2), lambda: {0: MergedFile(4, 2)})
+        await files.finish()
+        known = list(files.index.known())
+        assert [(each.writers, each.files) for each in known] == [([(2, "p2", 1)], {0: MergedFile(4, 2)})]
 
     with_files(tmp_path, use)
 

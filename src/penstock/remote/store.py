@@ -69,7 +69,8 @@ class MergedFiles:
         self._indexing = DiskThreads("remote index", 1)
         self._settling: dict[asyncio.Future[None], tuple[str, str, int]] = {}
         """The commits that are not in the index yet: application, dataset and writer."""
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._forgetting: dict[asyncio.Task[None], tuple[str, str]] = {}
+        """The removals that are under way: of which dataset."""
 
     @property
     def folder(self) -> Path:
@@ -124,7 +125,8 @@ class MergedFiles:
 
         `files` says how those of its buckets are when it goes there: so the index gets no older word after a newer.
         """
-        settling = asyncio.ensure_future(self._settled(paths, committed, files))
+        before = [each for each, of in self._forgetting.items() if of == committed[:2]]
+        settling = asyncio.ensure_future(self._settled(before, paths, committed, files))
         self._settling[settling] = committed[:3]
         settling.add_done_callback(self._settling.pop)
         await settling
@@ -143,9 +145,12 @@ class MergedFiles:
     def remove(self, paths: Iterable[int], of: tuple[str, str], writer: int | None = None, held: int = 0) -> None:
         """Remove what a writer, or all of a dataset, has in the index, and files, in threads."""
         removing = [disk.writes.run(self._remove, disk, theirs) for disk, theirs in self._by_disk(paths).items()]
-        forgetting = asyncio.ensure_future(self._forget(removing, of, writer, held))
-        self._forgetting.add(forgetting)
-        forgetting.add_done_callback(self._forgetting.discard)
+        settling = [
+            each for each, theirs in self._settling.items() if theirs[:2] == of and writer in (None, theirs[2])
+        ]
+        forgetting = asyncio.ensure_future(self._forget([*removing, *settling], of, writer, held))
+        self._forgetting[forgetting] = of
+        forgetting.add_done_callback(self._forgetting.pop)
 
     def find(self, paths: Set[int]) -> int:
         """Find these files, at the start; the first number that no file has had."""
@@ -174,21 +179,27 @@ class MergedFiles:
         self._folders.let_go()
 
     async def _settled(
-        self, paths: Sequence[int], committed: CommittedWriter, files: Callable[[], Mapping[int, MergedFile]]
+        self,
+        before: Sequence[asyncio.Future[None]],
+        paths: Sequence[int],
+        committed: CommittedWriter,
+        files: Callable[[], Mapping[int, MergedFile]],
     ) -> None:
+        """Commit, after removals of the same dataset that began `before`: they drop all rows of its name."""
         unnamed = [path for path in paths if self._options.fsync or path not in self._committed]
         by_disk = self._by_disk(unnamed)
         await asyncio.gather(*(disk.writes.run(self._keep, disk, theirs) for disk, theirs in by_disk.items()))
+        await asyncio.gather(*before, return_exceptions=True)
         await self._indexing.run(self.index.add, committed, files(), self.words.all)
 
     async def _forget(
-        self, removing: Sequence[asyncio.Future[None]], of: tuple[str, str], writer: int | None, held: int
+        self, before: Sequence[asyncio.Future[None]], of: tuple[str, str], writer: int | None, held: int
     ) -> None:
-        """Forget in the index what was removed: after the files, as one that no row names would stay for good."""
-        settling = [
-            each for each, theirs in self._settling.items() if theirs[:2] == of and writer in (None, theirs[2])
-        ]
-        await asyncio.gather(*removing, *settling, return_exceptions=True)
+        """Forget in the index what was removed: after the files, as one that no row names would stay for good.
+
+        A removal and a commit of one dataset wait for each other in the order in which they began.
+        """
+        await asyncio.gather(*before, return_exceptions=True)
         try:
             if writer is not None:
                 await self._indexing.run(self.index.drop_writer, *of, writer, held)
