@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from penstock.connection.turns import PASS_SECONDS, Turns
 
 
@@ -43,6 +45,23 @@ def test_few_questions_are_answered_at_once() -> None:
         assert loop.come("b", 20)
         loop.run()
     assert loop.answered == (["a"] * 20 + ["b"] * 20) * 50
+
+
+def test_one_that_raises_keeps_nobody_else_waiting() -> None:
+    """The others have their turns in the passes that follow, though nobody asks anything more."""
+    loop = Loop(PASS_SECONDS * 5)
+    loop.come("a", 300)
+
+    def fault() -> None:
+        raise ZeroDivisionError
+
+    assert not loop.turns.take("b", fault)
+    assert not loop.come("c")
+    with pytest.raises(ZeroDivisionError):
+        loop.run(400)
+    loop.run(400)
+    assert "c" in loop.answered
+    assert loop.answered.count("a") == 300
 
 
 def test_a_user_waits_for_one_question_of_each_other_one() -> None:

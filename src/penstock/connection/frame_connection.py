@@ -156,6 +156,10 @@ class FrameConnection(Generic[M]):
             self._is_reading = True
             self._loop.call_soon(self._go_on)
 
+    def later(self, turn: Callable[[], None]) -> None:
+        """The core goes on with a message that it got before: what that raises ends the connection, as then."""
+        self._guarded(turn)
+
     def wake(self) -> None:
         """The core has something to send: write in a turn of its own, so that one write serves many wakes."""
         if self._turn is None and not self._is_blocked and not self._is_closed:

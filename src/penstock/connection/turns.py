@@ -68,16 +68,18 @@ class Turns:
         self._most = max(1, self._most // 2) if is_late else min(_MOST, self._most + 1)
         self._begun, self._is_counting = 0, False
         began = self._now()
-        while self._line and self._begun < self._most and (not self._begun or self._now() - began < PASS_SECONDS):
-            user = next(iter(self._line))
-            waiting = self._line.pop(user)
-            go = waiting.popleft()
-            if waiting:
-                self._line[user] = waiting
-            self._begun += 1
-            go()
-        if self._begun or self._line:
-            self._count()
+        try:
+            while self._line and self._begun < self._most and (not self._begun or self._now() - began < PASS_SECONDS):
+                user = next(iter(self._line))
+                waiting = self._line.pop(user)
+                go = waiting.popleft()
+                if waiting:
+                    self._line[user] = waiting
+                self._begun += 1
+                go()
+        finally:  # one that raises keeps nobody else from his turn
+            if self._begun or self._line:
+                self._count()
 
 
 def _in_the_next_pass(call: Callable[[], None]) -> None:

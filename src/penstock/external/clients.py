@@ -133,13 +133,8 @@ class ClientSession:
             return
         self._is_in_line = False
         connection = self.connection
-        if connection is None:
-            return
-        try:
-            self._receive(message)
-        except PenstockError as error:
-            connection.close(error)
-        else:
+        if connection is not None:
+            connection.later(functools.partial(self._receive, message))
             if not self._share.is_over:
                 connection.go_on_reading()
 

@@ -229,6 +229,9 @@ class Reading(Protocol):
     def go_on_reading(self) -> None:
         """Read on."""
 
+    def later(self, turn: Callable[[], None]) -> None:
+        """Go on with a message that came before: what that raises ends it."""
+
     def close(self, error: BaseException | None = None) -> None:
         """End it."""
 
@@ -306,9 +309,15 @@ class PeerLogic:
     def receive(self, message: tuple[int, memoryview]) -> None:
         """A frame has come."""
         kind, body = message
+        if kind == LinkFrameType.CALL:
+            self._take_turn(body)
+        else:
+            self._read(kind, body)
+
+    def _read(self, kind: int, body: memoryview) -> None:
         try:
             if kind == LinkFrameType.CALL:
-                self._take_turn(body)
+                self._serve(body)
             elif kind == LinkFrameType.REPLY:
                 self._calls.answer(body)
             elif kind in self._bulk:
@@ -357,25 +366,19 @@ class PeerLogic:
         """Serve a question of a guest in turn with others: the frame stays where it is, as nothing is read then."""
         guest, connection = self.guest, self.connection
         if guest is None or connection is None:
-            self._serve(body)
+            self._read(LinkFrameType.CALL, body)
         elif not guest.turns.take(guest.share.user, functools.partial(self._turn, connection, body)):
             self._is_in_line = True
             connection.stop_reading()
 
     def _turn(self, connection: Reading, body: memoryview) -> None:
         if not self._is_in_line:
-            self._serve(body)
+            self._read(LinkFrameType.CALL, body)
             return
         self._is_in_line = False
-        if self._is_over:
-            return
-        connection.go_on_reading()
-        try:
-            self._serve(body)
-        except FRAME_ERRORS as error:
-            connection.close(ProtocolError(f"a question could not be read: {error!r}"))
-        except PenstockError as error:
-            connection.close(error)
+        if not self._is_over:
+            connection.go_on_reading()
+            connection.later(functools.partial(self._read, LinkFrameType.CALL, body))
 
     def _serve(self, body: memoryview) -> None:
         number, method, message, _ = read_call(body)
