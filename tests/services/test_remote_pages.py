@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import xxhash
 
-from penstock.errors import ControlError
+from penstock.errors import ControlError, ProtocolError
 from penstock.remote import messages as ask
 from penstock.remote.blocks import HEAD, LEAST_CREDIT, BlockHead
 from penstock.remote.wire import PAIR, READ_SUM, BulkFrame, PeerLogic
 from penstock.services.remote import service
 from penstock.services.remote.fetcher import Fetched, FetchStream, _Source
 from penstock.services.remote.service import RemoteMaster
-from penstock.shuffle import EndOfPartition
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 
 DATA = bytes(8)
+LOST = PartitionId(DatasetId("j", 0), 0, 1)
 BLOCK = BlockHead(len(DATA), 7, 0, 0, xxhash.xxh3_64_intdigest(DATA)).packed() + DATA
 
 
@@ -69,7 +70,7 @@ def test_a_wide_reader_asks_page_by_page_within_one_credit(monkeypatch: pytest.M
 
 
 def test_a_release_that_the_manager_has_not_heard_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its next answer; a job that is over takes nobody's time meanwhile."""
+    """With its next answer, after the losses that this tells; one that it refuses is not told again."""
     monkeypatch.setattr(service, "AGAIN_SECONDS", 0.0)
     told: list[Any] = []
 
@@ -80,17 +81,20 @@ def test_a_release_that_the_manager_has_not_heard_is_told_again(monkeypatch: pyt
             if not is_there:
                 raise ControlError("nobody answers")
             if isinstance(request, ask.WatchLosses):
-                if request.last:
+                if request.last == 2:
                     done.set()
                     await asyncio.Event().wait()
-                return ask.Losses(1)
+                return ask.Losses(request.last + 1, (LOST,), "it went")
             told.append(request)
+            if request == ask.EndJob("refused"):
+                raise ProtocolError("no such name")
             return None
 
         master: Any = object.__new__(RemoteMaster)
         master._client = SimpleNamespace(ask=answer)
-        master._jobs, master._untold = {}, []
-        for request in (ask.EndJob("a"), ask.DropPartitions(())):
+        master._jobs = {"j": SimpleNamespace(report_lost_partitions=lambda *lost: told.append(lost))}
+        master._untold = []
+        for request in (ask.EndJob("refused"), ask.EndJob("a"), ask.DropPartitions(())):
             await master._let_go(request)
         assert told == []
         is_there = True
@@ -99,4 +103,5 @@ def test_a_release_that_the_manager_has_not_heard_is_told_again(monkeypatch: pyt
         watching.cancel()
 
     asyncio.run(run())
-    assert told == [ask.EndJob("a"), ask.DropPartitions(())]
+    lost = [LOST], "it went"
+    assert told == [lost, ask.EndJob("refused"), ask.EndJob("a"), ask.DropPartitions(()), lost]

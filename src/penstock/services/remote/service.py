@@ -12,12 +12,12 @@ import logging
 import secrets
 import socket
 import zlib
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError, ProtocolError, QuotaError
+from penstock.errors import ControlError, PenstockError, ProtocolError, QuotaError, StorageError
 from penstock.services.described_results import packed_result, unpacked_result
 from penstock.services.remote.metrics import METRICS
 from penstock.services.remote.places import Breadth
@@ -194,13 +194,27 @@ class RemoteMaster:
     async def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wrap_future(self._client.begin(coroutine))
 
-    async def _let_go(self, request: Request[Any]) -> None:
-        """Have something removed; a manager that does not answer hears it when it does again. In the loop thread."""
+    async def _let_go(self, request: Request[Any]) -> bool:
+        """Have something removed: True if the manager has heard it. If not, it hears it when it answers again.
+
+        In the loop thread.
+        """
         try:
             await self._client.ask(request)
-        except PenstockError as error:
+        except (ControlError, StorageError) as error:
             _LOG.warning("the remote shuffle service is told of %s again, later: %s", request.METHOD, error)
             self._untold.append(request)
+            return False
+        except PenstockError as error:
+            _LOG.warning("the remote shuffle service keeps what %s names: %s", request.METHOD, error)
+        return True
+
+    async def _tell_again(self) -> None:
+        """Tell of releases that were not heard, as long as somebody hears them. In the loop thread."""
+        untold, self._untold = deque(self._untold), []
+        while untold and await self._let_go(untold.popleft()):
+            continue
+        self._untold += untold
 
     async def _watch(self) -> None:
         """Hear of what is lost, as long as this driver lives. In the loop thread."""
@@ -215,15 +229,13 @@ class RemoteMaster:
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
             last = losses.last
-            untold, self._untold = self._untold, []
-            for request in untold:
-                await self._let_go(request)
             by_job: dict[str, list[PartitionId]] = defaultdict(list)
             for partition in losses.partitions:
                 by_job[partition.job].append(partition)
             for job, partitions in by_job.items():
                 if (context := self._jobs.get(job)) is not None:
                     context.report_lost_partitions(partitions, losses.cause)
+            await self._tell_again()
 
 
 def _as_kept(descriptor: ShuffleDescriptor, result: str) -> ShuffleDescriptor:
