@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Container
@@ -13,7 +14,7 @@ import pytest
 
 from network_parts import wait_until
 from penstock.environment.throttling import Throttling
-from penstock.errors import SettingError
+from penstock.errors import SettingError, how_to_install
 from penstock.testing import DEADLINE
 from penstock_lab.zookeeper import ZooKeeperFlags, parse_address
 from small_hosts import on_loop
@@ -91,7 +92,7 @@ def test_without_the_client_the_setting_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
 
     async def main() -> None:
-        with pytest.raises(SettingError, match="pip install '"):
+        with pytest.raises(SettingError, match=f"kazoo is not installed.*{re.escape(how_to_install('lab'))}"):
             ZooKeeperFlags("127.0.0.1:1", "app", "env", Recorded())
 
     on_loop(main)

@@ -7,13 +7,14 @@ import json
 import math
 import sys
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import SettingError
+from penstock.errors import SettingError, how_to_install
 from penstock_lab import plots
 from penstock_lab.figures import (
     SinkTrace,
@@ -140,7 +141,7 @@ def test_without_matplotlib_the_page_says_so(monkeypatch: pytest.MonkeyPatch) ->
     """And how it is installed; the tables are there."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     text = as_html(RUNS, LabOptions())
-    assert text.count("pip install &#x27;") == 2
+    assert text.count(escape(how_to_install("lab"))) == 2
     assert text.count("<table>") == 2
     with pytest.raises(plots.NoPlotsError):
         plots.series_plot(list(RUNS.values()))

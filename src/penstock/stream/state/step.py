@@ -122,7 +122,7 @@ class ProcessorStep(PlainStep):
                 yield from self._handled(part, is_shared=is_shared)
         else:
             yield from self._handled(batch, is_shared=False)
-        if self._operator.time_mode == EVENT:
+        if self._operator.time_mode == EVENT and self._watermark:  # nothing is over before the first one
             yield from self._fire_due()
 
     @property
