@@ -64,13 +64,16 @@ class Stage:
             yield batch
 
 
+SLOWER = "in mapInArrow(Stage), and slower than the others with as many rows"
+
+
 @dataclass(frozen=True)
 class Case:
     """The stage that is slow, and the words for its cause."""
 
     title: str
     stage: int
-    words: str = "in mapInArrow"
+    words: str = "most of it in mapInArrow"
     odd_only: bool = False
     hot: bool = False
     shape: str = "chain"
@@ -78,7 +81,7 @@ class Case:
     @property
     def seen(self) -> str:
         """The words that all places have."""
-        return "in mapInArrow" if self.shape != "chain" else self.words
+        return "most of it in mapInArrow" if self.shape != "chain" else self.words
 
     def stream(self, pause: float) -> Stream:
         """The slow function in a stage of its number."""
@@ -160,13 +163,18 @@ def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, fold
     cluster.master.tell_no_more(page)
     stage = graph.vertices[case.stage].name
     for text in shown(result, JobFrames(graph)):
-        name, sign, _ = " ".join(text.split()).partition(case.seen)
+        name, sign, _ = (said := " ".join(text.split())).partition(words(said, case.seen))
         assert sign, (case.seen, text)
         assert f"by {stage[:30]}" in name, text
     for headline, titles in on_pages(result, page, folder):
         assert titles[case.stage].startswith(short_name(stage))
         assert f"bounded by {titles[case.stage]} (function): " in headline["text"], headline
-        assert case.words in headline["text"], headline
+        assert words(headline["text"], case.words) in headline["text"], headline
+
+
+def words(text: str, wanted: str) -> str:
+    """The words for a cause, or those in their place: on a busy machine a subtask may be slower than the others."""
+    return SLOWER if SLOWER in text else wanted
 
 
 @pytest.mark.parametrize("phase", some_of(("start", "slots", "way back", "tiny"), 4))

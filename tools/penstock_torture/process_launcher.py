@@ -167,6 +167,7 @@ class ProcessLauncher:
         self._lock = threading.Lock()
         self._attempts = itertools.count(1)
         self._launched: dict[tuple[str, SparkJobId], _Launched] = {}
+        self._is_closed = False
         self.executors = [nursery.start_executor() for _ in range(executors)]
 
     def launch(self, request: LaunchRequest) -> None:
@@ -200,13 +201,17 @@ class ProcessLauncher:
             self._launched.clear()
 
     def close_executors(self) -> None:
-        """Kill all executors and their workers; idempotent."""
+        """Kill all executors and their workers, of which none is started again; idempotent."""
+        with self._lock:
+            self._is_closed = True
         for executor in self.executors:
             executor.close()
 
     def start_worker(self, work: bytes, number: int, ended: Ended) -> tuple[Executor, int]:
         """Start an attempt of a worker: its executor and its key there. Dead executors are replaced first."""
         with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the executors were closed")
             for place, executor in enumerate(self.executors):
                 if executor.is_dead:
                     executor.close()
