@@ -11,6 +11,8 @@ from effort import some_of
 from penstock_torture import local_query
 from penstock_torture.starts import STARTS, run_start
 
+pytestmark = pytest.mark.usefixtures("delta")
+
 
 @pytest.mark.parametrize("seed", some_of(range(7 * len(STARTS)), 13))
 def test_each_row_after_a_start_comes_once(tmp_path: Path, seed: int) -> None:

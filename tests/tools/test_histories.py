@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import holdings
@@ -16,12 +16,10 @@ LIBRARIES = {"iceberg": "pyiceberg", "delta": "deltalake", "folder": "polars"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> None:
+def libraries(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The libraries, used once: their threads and sockets live as long as the process."""
-    deltalake = pytest.importorskip("deltalake")
     polars = pytest.importorskip("polars")
     folder = tmp_path_factory.mktemp("first")
-    holdings.first_use(lambda: deltalake.write_deltalake(str(folder / "t"), pa.table({"a": [1]})))
     holdings.first_use(lambda: polars.DataFrame({"a": [1]}).write_parquet(folder / "x"))
     holdings.first_use(lambda: polars.DataFrame({"a": [1]}).write_delta(str(folder / "p")))
 
