@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import some_of
 from local_harness import LocalHarness
 from penstock.errors import ProducerFailedError
 from penstock.link.calls import GetStatistics
@@ -90,7 +91,7 @@ def descriptor(harness: LocalHarness, kind: str) -> ShuffleDescriptor:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, 2))
 def test_a_finished_producers_slot_is_free_while_its_partition_is_read(
     harness: LocalHarness, task: Callable[..., subprocess.Popen[str]], tmp_path: Path, kind: str
 ) -> None:

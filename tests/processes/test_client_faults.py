@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import client_scripts
-from effort import THOROUGH
+from effort import THOROUGH, with_all
 from external_process import ExternalProcess
 from penstock import client
 from penstock.connection.sockets import KEEPALIVE
@@ -83,7 +83,7 @@ def service(request: pytest.FixtureRequest, external: Service, remote: Service) 
     return external if request.param == "external" else remote
 
 
-@pytest.mark.parametrize("phase", ["writing", "reading"])
+@pytest.mark.parametrize("phase", ["writing", with_all("reading")])
 def test_a_client_that_stands_still_holds_up_nobody(service: Service, phase: str) -> None:
     """Others write and read meanwhile, and when it goes on it has all rows."""
     with service.client() as paced:

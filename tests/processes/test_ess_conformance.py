@@ -6,6 +6,7 @@ In plain text, and, where all cases are tried, encrypted.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -15,15 +16,15 @@ from ess_harness import EssHarness
 from ess_process import EssProcess
 from penstock.services.spark_ess import SparkEssShuffleService
 from penstock.services.spark_ess.engine import SEGMENTS
-from penstock.testing.conformance import ShuffleServiceConformance
+from penstock.testing.conformance import LOSES_A_HOST, ShuffleServiceConformance
 from underway import listed
 
 pytestmark = pytest.mark.processes
 
 SECRET = "the cluster's secret"
 
-_IMPATIENT = {"spark.penstock.ess.retryTimeout": "10s", "spark.penstock.ess.requestTimeout": "9s"}
-"""A host that is lost is asked again for so long, by readers and by the master, and nothing else happens then."""
+PATIENCE = {False: 10, True: 4}
+"""A host that is lost is asked again for so many seconds, by readers and by the master; the test of that has less."""
 
 
 @pytest.fixture(scope="module", params=["none", SEGMENTS] if THOROUGH else ["none"])
@@ -44,12 +45,17 @@ def ess(cipher: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EssPr
 
 
 @pytest.fixture(scope="module")
-def application(ess: EssProcess, cipher: str) -> Iterator[EssHarness]:
-    """The application of the suite; it leaves no file."""
-    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.cipher": cipher, **_IMPATIENT}
-    harness = EssHarness(ess, "app-20260101-0001", conf)
-    yield harness
-    harness.close()
+def applications(ess: EssProcess, cipher: str) -> Iterator[dict[bool, EssHarness]]:
+    """The applications of the suite, the patient and the other one; they leave no file."""
+    conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.cipher": cipher}
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for short, patience in PATIENCE.items():
+            conf["spark.penstock.ess.retryTimeout"] = f"{patience}s"
+            conf["spark.penstock.ess.requestTimeout"] = f"{patience - 1}s"
+            found[short] = EssHarness(ess, f"app-20260101-000{short:d}", dict(conf))
+            stack.callback(found[short].close)
+        yield found
     assert not listed(ess.folder, "*/*/penstock/*/shuffle_*")
     assert not listed(ess.folder, "*/*/penstock/*writing-*")
 
@@ -61,7 +67,7 @@ class TestSparkEss(ShuffleServiceConformance):
     request_timeout = 2.0
 
     @pytest.fixture
-    def service(self, application: EssHarness) -> Iterator[EssHarness]:
-        """The shared application."""
-        yield application
+    def service(self, request: pytest.FixtureRequest, applications: dict[bool, EssHarness]) -> Iterator[EssHarness]:
+        """A shared application."""
+        yield (application := applications[request.node.originalname == LOSES_A_HOST])
         application.forget_hosts()

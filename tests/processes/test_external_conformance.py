@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -10,17 +11,27 @@ import pytest
 from effort import some_of
 from external_harness import ExternalHarness
 from penstock.services.external import ExternalShuffleService
-from penstock.testing.conformance import ShuffleServiceConformance
+from penstock.testing.conformance import LOSES_A_HOST, ShuffleServiceConformance
 
 pytestmark = pytest.mark.processes
 
+PATIENCE = {False: 10, True: 4}
+"""The seconds of a service, unless a test loses a host."""
+
+
+Applications = dict[bool, ExternalHarness]
+
 
 @pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalHarness]:
-    """The application of the suite; it leaves no file."""
-    harness = ExternalHarness(tmp_path_factory.mktemp("external"), "app-20260101-0001", tls="always")
-    yield harness
-    harness.close()
+def applications(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applications]:
+    """The applications of the suite, the patient and the other one; they leave no file."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for short, patience in PATIENCE.items():
+            folder = tmp_path_factory.mktemp("external")
+            found[short] = ExternalHarness(folder, f"app-20260101-000{short:d}", tls="always", patience=patience)
+            stack.callback(found[short].close)
+        yield found
 
 
 class TestExternal(ShuffleServiceConformance):
@@ -30,19 +41,23 @@ class TestExternal(ShuffleServiceConformance):
     request_timeout = 2.0
 
     @pytest.fixture
-    def service(self, application: ExternalHarness) -> Iterator[ExternalHarness]:
-        """The shared application."""
-        yield application
+    def service(self, request: pytest.FixtureRequest, applications: Applications) -> Iterator[ExternalHarness]:
+        """A shared application."""
+        yield (application := applications[request.node.originalname == LOSES_A_HOST])
         application.forget_hosts()
 
 
 @pytest.fixture(scope="module")
-def neighbours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalHarness]:
+def neighbours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applications]:
     """Writers and readers beside one service, which lends its files."""
-    harness = ExternalHarness(tmp_path_factory.mktemp("lending"), "app-20260101-0002", hosts=("a",))
-    harness.join("b", "a")
-    yield harness
-    harness.close()
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for short, patience in PATIENCE.items():
+            folder = tmp_path_factory.mktemp("lending")
+            found[short] = ExternalHarness(folder, f"app-20260101-001{short:d}", hosts=("a",), patience=patience)
+            found[short].join("b", "a")
+            stack.callback(found[short].close)
+        yield found
 
 
 class TestExternalOnOneHost(ShuffleServiceConformance):
@@ -52,7 +67,7 @@ class TestExternalOnOneHost(ShuffleServiceConformance):
     request_timeout = 2.0
 
     @pytest.fixture
-    def service(self, neighbours: ExternalHarness) -> Iterator[ExternalHarness]:
-        """The shared application."""
-        yield neighbours
-        neighbours.forget_hosts()
+    def service(self, request: pytest.FixtureRequest, neighbours: Applications) -> Iterator[ExternalHarness]:
+        """A shared application."""
+        yield (application := neighbours[request.node.originalname == LOSES_A_HOST])
+        application.forget_hosts()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from effort import with_all
 from local_harness import LocalHarness
 from penstock.errors import (
     IncompleteDataError,
@@ -319,7 +320,7 @@ def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
 
 
 @HOSTS
-@pytest.mark.parametrize("name", ["data.0", "data.1", "index"])
+@pytest.mark.parametrize("name", ["data.0", with_all("data.1"), "index"])
 def test_damage_is_an_error_that_says_where(
     exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:
@@ -349,7 +350,7 @@ def _flipped(data: bytes, at: int) -> bytes:
 
 
 @HOSTS
-@pytest.mark.parametrize("name", ["data.0", "data.1", "index"])
+@pytest.mark.parametrize("name", [with_all("data.0"), "data.1", with_all("index")])
 def test_a_missing_file_loses_the_partition_for_everybody(
     exchange: ConformanceExchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:

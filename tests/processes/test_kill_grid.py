@@ -319,7 +319,7 @@ def folders() -> set[Path]:
 
 def test_environment_killed_when_the_job_is_over(cluster: ProcessCluster, tmp_path: Path) -> None:
     """Its part of the result is refused as lost, never read as empty; the other part can still be read."""
-    job = HeldJob.start(cluster, tmp_path, "blocking", "half")
+    job = started_apart(cluster, tmp_path, "blocking", "half")
     job.gates.open_all()
     finished = job.handle.wait(DEADLINE)
     one, other = finished.partitions

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from effort import some_of
 from local_harness import LocalHarness, idle_behind, started
 from penstock.attachment.attachment import Attachment
 from penstock.services.local import LocalShuffleService
@@ -66,7 +67,7 @@ def little_hosts() -> Iterator[LocalHarness]:
 class TestLocalServiceWithLittleMemory(HybridConformance):
     """Hybrid partitions in eight segments: nearly everything goes through the disk."""
 
-    kinds = (PartitionKind.HYBRID_FULL, PartitionKind.HYBRID_SELECTIVE)
+    kinds = some_of((PartitionKind.HYBRID_FULL, PartitionKind.HYBRID_SELECTIVE), 2)
     clog_limit = 16 << 20
     call = ShuffleServiceConformance.call
     exchange = ShuffleServiceConformance.exchange

@@ -115,6 +115,7 @@ def test_script(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         child.expect("AGAIN 1000")
 
 
+@pytest.mark.thorough
 def test_spark_submit(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same under `spark-submit`, whose JVM is there first; a Ctrl-C ends that one, as always with Spark."""
     monkeypatch.setenv("PENSTOCK_A_DAY_UNINTERRUPTED", "1")

@@ -37,8 +37,8 @@ def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"n": [sum(batch.num_rows for batch in batches)]})
 
 
-@pytest.mark.parametrize("mode", ["blocking", "blocking_hash"])
-@pytest.mark.parametrize("consumers", [2, 20, with_all(100)])
+@pytest.mark.parametrize("mode", ["blocking", with_all("blocking_hash")])
+@pytest.mark.parametrize("consumers", [with_all(2), 20, with_all(100)])
 def test_more_consumers_than_slots(spark: Any, numbers: str, mode: str, consumers: int) -> None:
     """Every row arrives once at any width, with files for each consumer or two for all, on eight slots.
 

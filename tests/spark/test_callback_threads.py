@@ -79,6 +79,7 @@ def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
     assert kept.count() == 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", ["count", with_all("toArrow")])
 def test_threads_of_the_user_leave_nothing(spark: Any, action: str) -> None:
     """A thread for each action, as a server has: with it goes its connection, here and in the JVM.
@@ -125,6 +126,7 @@ ON_THE_USERS: dict[str, Callable[[Any], int]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", ON_THE_USERS)
 def test_each_action_works_again_and_again(spark: Any, action: str) -> None:
     """Spark may plan it on any thread; ended ones are let go of in between."""

@@ -18,6 +18,7 @@ import pytest
 
 import penstock
 import session_probe
+from effort import some_of
 from held_stages import nothing_until
 from penstock.spark.runtime import SparkRuntime
 from penstock.testing import DEADLINE, wait_until
@@ -156,7 +157,7 @@ def test_a_result_in_several_pipelines(spark: Any, counting: Counting) -> None:
     assert counting.runs() == 2
 
 
-@pytest.mark.parametrize("how", ["cancelJobGroup", "cancelAllJobs", "interruptAll", "cancelJobsWithTag"])
+@pytest.mark.parametrize("how", some_of(["cancelJobGroup", "cancelAllJobs", "interruptAll", "cancelJobsWithTag"], 3))
 def test_cancel_in_mid_run(spark: Any, tmp_path: Path, how: str) -> None:
     """Data flows when the user cancels: the action raises soon, the slots are free, the next action works."""
     go = tmp_path / "go"
@@ -229,7 +230,9 @@ def mixed(spark: Any) -> Any:
         FROM range(0, 1000, 1, 2)""")
 
 
-@pytest.mark.parametrize("kind", ["keyBy", "rebalance", "rescale", "random", "toOne", "broadcast", "partitionCustom"])
+@pytest.mark.parametrize(
+    "kind", some_of(["keyBy", "rebalance", "rescale", "random", "toOne", "broadcast", "partitionCustom"], 3)
+)
 def test_every_exchange_keeps_every_row(mixed: Any, kind: str) -> None:
     """Each row arrives once (at each consumer of a broadcast), with its values."""
     stream = penstock.fromDataFrame(mixed.select("id", "k", "s"))
@@ -305,7 +308,7 @@ def comparable(row: Any) -> tuple[Any, ...]:
     return tuple((value is None, str(plain(value))) for value in row)
 
 
-@pytest.mark.parametrize("keys", [("k",), ("d",), ("s",), ("k", "d"), ()])
+@pytest.mark.parametrize("keys", some_of([("k",), ("d",), ("s",), ("k", "d"), ()], 2))
 def test_agg_like_spark(mixed: Any, keys: tuple[str, ...]) -> None:
     """count, sum, min, max and mean over values and keys with nulls, NaN and both zeros: Spark's own answer."""
     from pyspark.sql import functions as f
@@ -346,7 +349,7 @@ def iterated(key: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]) -> I
     )
 
 
-@pytest.mark.parametrize("function", [whole, keyed, iterated])
+@pytest.mark.parametrize("function", some_of([whole, keyed, iterated], 2))
 def test_apply_in_arrow_like_spark(mixed: Any, function: Callable[..., Any]) -> None:
     """Each form of function that PySpark takes gives the rows that PySpark gives."""
     source = mixed.select("id", "k")

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from effort import with_all
 from held_stages import nothing_until
 from penstock.errors import JobCancelledError, JobError, SettingError, SlotsError
 from penstock.spark.application import Application
@@ -196,7 +197,7 @@ def _slow(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     return stage
 
 
-@pytest.mark.parametrize("how", ["cancelJobGroup", "cancelAllJobs", "interruptAll"])
+@pytest.mark.parametrize("how", ["cancelJobGroup", with_all("cancelAllJobs"), with_all("interruptAll")])
 def test_cancel_during_planning(spark: Any, tmp_path: Path, how: str) -> None:
     """The user's cancel reaches the job that his action waits for; the action raises soon; a later one works."""
     context = spark.sparkContext

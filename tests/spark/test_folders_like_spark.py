@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
+from effort import with_all
 from underway import listed
 
 pytestmark = pytest.mark.spark
@@ -34,7 +35,7 @@ def same_rows(spark: Any, folder: Path) -> None:
     assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
 
 
-@pytest.mark.parametrize("infer", ["true", "false"])
+@pytest.mark.parametrize("infer", ["true", with_all("false")])
 def test_folders_that_spark_wrote(spark: Any, tmp_path: Path, infer: str) -> None:
     """Columns of several types, written by partitionBy and read back, with type inference and without."""
     frame = spark.range(12).selectExpr(

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from effort import with_all
 from endless_jobs import Action
 from penstock.errors import JobCancelledError
 from penstock.testing import DEADLINE, wait_until
@@ -57,8 +58,8 @@ def all_closed(folder: Path, name: str = "producer") -> bool:
         ("keyBy", "pipelined"),
         ("keyBy", "hybrid"),
         ("rebalance", "pipelined"),
-        ("rebalance", "hybrid_selective"),
-        ("broadcast", "pipelined"),
+        with_all("rebalance", "hybrid_selective"),
+        with_all("broadcast", "pipelined"),
         ("broadcast", "hybrid"),
     ],
 )

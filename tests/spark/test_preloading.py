@@ -88,6 +88,7 @@ def test_java_maps_the_archive(cache: Path) -> None:
     assert json.loads(ran.stdout.splitlines()[-1]) == [True, 10, "penstock.daemon"]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_spark_runs_on_the_java_of_the_extra(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a Java: Spark asks for a module that this one lacks, and starts all the same."""

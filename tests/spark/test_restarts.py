@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import penstock
+from effort import with_all
 from endless_jobs import Action
 from penstock.errors import JobCancelledError
 from penstock.spark.runtime import SparkRuntime
@@ -32,8 +33,8 @@ ALL = ("c0", "c1", "p0", "p1")
     ("mode", "phase", "victim", "restarted"),
     [
         ("pipelined", "writing", "producer", ALL),
-        ("blocking", "reading", "consumer", ("c0",)),
-        ("pipelined", "reading", "environment", ALL),
+        with_all("blocking", "reading", "consumer", ("c0",)),
+        with_all("pipelined", "reading", "environment", ALL),
     ],
 )
 def test_a_kill_in_mid_job_is_mended(

@@ -41,6 +41,7 @@ def held(spark: Any) -> Any:
     return SparkRuntime.of(spark)._application.results
 
 
+@pytest.mark.thorough
 def test_many_actions_leave_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files, the JobMaster's results, the environment's and the driver's descriptors: no more than before."""
     probe = SessionProbe(spark)

@@ -156,6 +156,7 @@ def test_a_result_outlives_executors_and_the_service(spark: Any, cluster: Standa
     assert (len(marks(tmp_path / "producers")), len(marks(tmp_path / "consumers"))) == before
 
 
+@pytest.mark.thorough
 def test_a_host_service_keeps_rows_through_kills_of_all_that_made_them(
     spark: Any, cluster: StandaloneCluster, host_service: ExternalProcess, tmp_path: Path
 ) -> None:

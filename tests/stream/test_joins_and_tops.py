@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from effort import with_all
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.windows import window
@@ -422,7 +423,7 @@ QUERIES: dict[str, tuple[Callable[[int | None, int], Stream], Callable[[pa.Table
 }
 
 
-@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("unaligned", [with_all(False), True], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_result_is_exact_whatever_is_killed(tmp_path: Path, name: str, unaligned: bool) -> None:
     """Two runs at different widths, with kills."""

@@ -55,7 +55,7 @@ def run(part: str, name: str, folder: Path, keys: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "keys"), [("processor", 6_000_000), with_all("aggregation", 6_000_000), ("texts", 700_000)]
+    ("name", "keys"), [with_all("processor", 6_000_000), with_all("aggregation", 6_000_000), ("texts", 700_000)]
 )
 def test_a_state_is_restored_in_a_part_of_its_memory(tmp_path: Path, name: str, keys: int) -> None:
     """Its snapshot alone is larger than the memory that the task may have, and its files are several times that."""

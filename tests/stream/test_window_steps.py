@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from effort import with_all
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.modes import in_mode
@@ -89,7 +90,7 @@ def found(table: pa.Table, name: str) -> list[tuple[tuple[Any, ...], tuple[int, 
 
 
 @pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
-@pytest.mark.parametrize("keys", [("key",), ()], ids=["by key", "of all"])
+@pytest.mark.parametrize("keys", [("key",), with_all(())], ids=["by key", "of all"])
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_each_window_is_given_once_and_whole(
     tmp_path: Path, kind: str, keys: tuple[str, ...], unaligned: bool

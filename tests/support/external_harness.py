@@ -53,11 +53,13 @@ class ExternalHarness:
         secret: bytes = SECRET,
         hosts: Sequence[str] = ("a", "b"),
         tls: str = "auto",
+        patience: int = 10,
     ) -> None:
         self.folder = folder
         self.application = application
         self.secret = secret
-        self.conf = {"spark.penstock.external.retryTimeout": "10s", "spark.penstock.external.requestTimeout": "9s"}
+        self.conf = {"spark.penstock.external.retryTimeout": f"{patience}s"}
+        self.conf["spark.penstock.external.requestTimeout"] = f"{patience - 1}s"
         self.conf["spark.penstock.tls.mode"] = tls
         self.hosts: dict[str, ExternalProcess] = {}
         self.options: dict[str, tuple[str, ...]] = {}

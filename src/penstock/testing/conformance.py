@@ -49,7 +49,10 @@ from penstock.testing.conformance_flow import FlowConformance  # noqa: E402
 from penstock.testing.conformance_hybrid import HybridConformance  # noqa: E402
 from penstock.testing.conformance_ranges import RangeConformance  # noqa: E402
 
-__all__ = ["JOB", "ConformanceExchange", "ServiceUnderTest", "ShuffleServiceConformance"]
+__all__ = ["JOB", "LOSES_A_HOST", "ConformanceExchange", "ServiceUnderTest", "ShuffleServiceConformance"]
+
+LOSES_A_HOST = "test_a_lost_partition_says_so"
+"""The test that goes on when the service has asked a lost host for as long as it may: give it short limits."""
 
 
 class ShuffleServiceConformance(

@@ -239,6 +239,8 @@ class AnswerConformance:
     ) -> None:
         """A registered partition without a writer becomes PartitionNotProducedError by itself, of every kind."""
         assert own_deadline > 0
+        # Of an application that has written nothing a service may know nothing at all, which is another answer.
+        _finished(exchange, WantedPartition(self.kinds[0], index=len(self.kinds)), 1)
         wanted = [WantedPartition(kind, index=index) for index, kind in enumerate(self.kinds)]
         descriptors = [exchange.register(written, exchange.attempt(0, written.index)) for written in wanted]
         for consumer in [exchange.consume([(descriptor, 0)]) for descriptor in descriptors]:

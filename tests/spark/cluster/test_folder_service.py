@@ -29,7 +29,7 @@ from process_cluster import lives
 from sessions import CLUSTER, Kind, Sessions
 from underway import listed
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 FOLDER = FolderShuffleService.name
 FOLDERS = Kind(CLUSTER.master, CLUSTER.slots, (*CLUSTER.conf, ("spark.penstock.shuffle.service", FOLDER)))

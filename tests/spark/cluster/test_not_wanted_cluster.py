@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from effort import with_all
 from endless_jobs import Action
 from penstock.testing import wait_until
 from rows_without_end import without_end
@@ -35,7 +36,7 @@ def held(folder: str) -> Any:
     return stage
 
 
-@pytest.mark.parametrize(("mode", "is_killed"), [("pipelined", True), ("hybrid", False)])
+@pytest.mark.parametrize(("mode", "is_killed"), [("pipelined", True), with_all("hybrid", False)])
 def test_a_limit_ends_stages_on_both_hosts(cluster: Any, tmp_path: Path, mode: str, is_killed: bool) -> None:
     """Also where the reader is killed before it gives a row: its next attempt has enough of the next producers."""
     files = tmp_path / "files"

@@ -12,6 +12,7 @@ import pytest
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
 import penstock
+from effort import with_all
 from penstock.errors import SlotsError
 from penstock.spark.runtime import SparkRuntime
 
@@ -37,7 +38,7 @@ def wide_stage(spark: Any, producers: int, partitions: int | None, mode: str) ->
     return keyed.mapInArrow(wide, "cpus long, rows long").withResources(profile)
 
 
-@pytest.mark.parametrize("mode", ["pipelined", "hybrid", "blocking"])
+@pytest.mark.parametrize("mode", ["pipelined", with_all("hybrid"), with_all("blocking")])
 def test_a_stage_of_wide_tasks(cluster: Any, mode: str) -> None:
     """Its task has two cores in every mode; the rows are right."""
     assert [tuple(row) for row in wide_stage(cluster, 2, 1, mode).toDF().collect()] == [(2, ROWS)]

@@ -97,7 +97,7 @@ def deployed(probe: SessionProbe) -> list[str]:
     return sorted(ids for _, name, ids in probe._core().trace(job) if name == "task_deployed")
 
 
-@pytest.mark.parametrize("log", [False, with_all(True)], ids=["without a log", "with the log"])
+@pytest.mark.parametrize("log", [with_all(False), with_all(True)], ids=["without a log", "with the log"])
 def test_seven_tasks_go_on_while_the_eighth_is_away(executors: Any, tmp_path: Path, log: bool) -> None:
     """Each mapper and the sink handle rows from long after the death; only the dead task has a new attempt.
 

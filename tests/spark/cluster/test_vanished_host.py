@@ -127,6 +127,7 @@ def test_a_job_that_was_asked_to_be_pipelined_waits_for_its_host(host: Host, *, 
         assert [text for _, _, text in outcome.trace_of("slots_granted")] == ["4 of 4"]
 
 
+@pytest.mark.thorough
 def test_a_host_that_stays_away_is_named_with_how_long_it_was_waited_for(host: Host) -> None:
     """In the error, which comes after `slotsTimeout`."""
     host.spark.conf.set(TIMEOUT, "2s")
@@ -153,6 +154,7 @@ def test_a_ctrl_c_ends_the_wait_at_once(host: Host) -> None:
     assert CAUSE in error, error
 
 
+@pytest.mark.thorough
 def test_a_pipelined_job_that_lost_a_host_goes_on_with_the_slots_left(doomed: Any, tmp_path: Path) -> None:
     """Nobody asked for pipelined, so it is planned again for two slots, within a minute, and ends with all rows."""
     host = Host(doomed, tmp_path)
