@@ -220,9 +220,12 @@ def test_timers_of_event_time_fire_by_the_watermark() -> None:
     assert [n for *_, n in task.reach(1_250_000)] == [1000, 1100, 1200]
     assert task.push(("b", 5000)) == [("b", "watermark", 1250)]
     again = Task(made, [task.stored()])
-    assert [n for *_, n in again.reach(1_400_000)] == [1300, 1400]
+    assert again.push(("c", 1250)) == [("c", "watermark", 1250), ("c", "tick", 1250)], "what is over is known"
+    assert again.reach(1_000_000) == []
+    assert again.push(("d", 9000)) == [("d", "watermark", 1250)], "no watermark goes back"
+    assert [n for *_, n in again.reach(1_400_000)] == [1300, 1350, 1400]
     assert flat(again.chain.end_input(stopped=False)) == []
-    assert again.reach(MOST) == [("a", "tick", 1500), ("b", "tick", 5000)]
+    assert again.reach(MOST) == [("c", "tick", 1450), ("a", "tick", 1500), ("b", "tick", 5000), ("d", "tick", 9000)]
 
 
 def test_a_timer_of_a_time_that_is_over_fires_with_its_rows() -> None:

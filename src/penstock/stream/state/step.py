@@ -15,6 +15,7 @@ from penstock.operators.keys import plain
 from penstock.record.key_groups import GroupOwners
 from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+from penstock.stream.lateness import Lateness
 from penstock.stream.restored_state import PartOfState
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.calls import ProcessorCalls
@@ -78,8 +79,7 @@ class ProcessorStep(PlainStep):
         self._moment = Moment()
         self._numbers = KeyNumbers()
         self._calls: ProcessorCalls | None = None
-        self._watermark = 0
-        """In milliseconds; 0 before there is one, as in PySpark."""
+        self._time = Lateness()
         self._context = StepContext(0, 1, 1, "")
 
     @property
@@ -92,6 +92,7 @@ class ProcessorStep(PlainStep):
         self._context = context
         self._calls = self._operator.calls()
         self._moment.bind(*self._declared(self._calls))
+        self._time.open(context, restored)
         self._look_at_clock()
         own = [PartOfState(state, "", without=SHARED) for state in restored]
         # The clock tells what has expired, also of states that die no more, in a processor that knows no time.
@@ -122,7 +123,7 @@ class ProcessorStep(PlainStep):
                 yield from self._handled(part, is_shared=is_shared)
         else:
             yield from self._handled(batch, is_shared=False)
-        if self._operator.time_mode == EVENT and self._watermark:  # nothing is over before the first one
+        if self._operator.time_mode == EVENT:
             yield from self._fire_due()
 
     @property
@@ -144,7 +145,7 @@ class ProcessorStep(PlainStep):
         """The rows that timers of event time give which have expired, and those that these register."""
         if self._operator.time_mode != EVENT:
             return
-        self._watermark = watermark.milliseconds
+        self._time.advance(watermark)
         if watermark.is_end:
             yield from self._fire_all()
             return
@@ -157,6 +158,8 @@ class ProcessorStep(PlainStep):
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Keys, states and timers as they are now."""
         chunks = self._moment.store.snapshot(self._context, checkpoint)
+        if self._operator.time_mode == EVENT:
+            chunks.append(self._time.chunk())
         if self._operator.has_shared:
             chunks += [(f"{SHARED}{name}", make) for name, make in self._moment.shared.snapshot(self._context)]
         return chunks
@@ -226,9 +229,9 @@ class ProcessorStep(PlainStep):
 
     def _fire_due(self) -> Iterable[pa.RecordBatch]:
         """The rows of timers of event time that have expired, and of those that these register."""
-        timers = self._moment.store.timers
-        while timers.next is not None and timers.next <= self._watermark:
-            yield from self._fire(self._watermark)
+        timers, watermark = self._moment.store.timers, self._time.watermark
+        while timers.next is not None and timers.next <= watermark.milliseconds:
+            yield from self._fire(watermark.milliseconds)
 
     def _fire_all(self) -> Iterable[pa.RecordBatch]:
         """The rows of all timers that wait now, in order of time; those that they register do not fire."""
@@ -263,7 +266,8 @@ class ProcessorStep(PlainStep):
         if self._operator.time_mode == NONE:
             return TimerValues()
         self._look_at_clock()
-        return TimerValues(self._moment.now, self._watermark)
+        watermark = self._time.watermark
+        return TimerValues(self._moment.now, 0 if watermark.is_none else watermark.milliseconds)  # as in PySpark
 
     @property
     def _made_calls(self) -> ProcessorCalls:
