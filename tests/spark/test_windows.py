@@ -82,6 +82,24 @@ def test_windows_of_windows_are_sparks(spark: SparkSession) -> None:
     same(ours, counted.groupBy(F.window("window", "20 minutes")).agg(F.max("n").alias("most")))
 
 
+def test_sessions_of_sessions_are_sparks(spark: SparkSession) -> None:
+    """By fewer keys they touch, and are one: under another name, out of a DataFrame, and in Spark's hands again."""
+    frame = events(spark, 7).withColumn("parity", F.col("v") % 2)
+    keys = ("k", "parity", F.session_window("ts", "2 minutes"))
+    sessions = penstock.fromDataFrame(frame).groupBy(*keys).agg(n=("*", "count")).filter("n > 1")
+    theirs = frame.groupBy(*keys).agg(F.count("*").alias("n")).filter("n > 1")
+    most = F.max("n").alias("most")
+    ours = sessions.withColumnRenamed("session_window", "w").select("n", "w", "k").groupBy("k", "w").agg(most).toDF()
+    wanted = theirs.withColumnRenamed("session_window", "w").groupBy("k", "w").agg(most)
+    assert wanted.count() < theirs.count(), "some are one"
+    same(ours, wanted)
+    same(
+        penstock.fromDataFrame(theirs).groupBy("session_window").agg(most).toDF(),
+        (wanted := theirs.groupBy("session_window").agg(most)),
+    )
+    same(sessions.toDF().groupBy("session_window").agg(most), wanted)
+
+
 def test_times_without_a_zone_have_windows_too(spark: SparkSession) -> None:
     """TIMESTAMP_NTZ stays what it is."""
     frame = events(spark, 3).withColumn("ts", F.col("ts").cast("timestamp_ntz"))

@@ -58,6 +58,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "sliding": lambda: windows(FixedWindows("t", 12, 4, 1), ("k", "s")),
     "uneven of all": lambda: windows(FixedWindows("t", 10, 4), ()),
     "given": lambda: windows(GivenWindows("w")),
+    "given sessions": lambda: windows(GivenWindows("w", are_sessions=True)),
     "sessions": lambda: windows(SessionWindows("t", 4)),
     "sessions by text": lambda: windows(SessionWindows("t", 3), ("s",)),
     "sessions of all": lambda: windows(SessionWindows("t", 2), ()),

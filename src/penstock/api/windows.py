@@ -26,7 +26,7 @@ from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import exchange, hash_exchange
 from penstock.operators.intervals import microseconds
 from penstock.operators.window_aggregates import AllWindows, PartialWindows, WindowSpec
-from penstock.operators.windows import GivenWindows, WindowKey, Windows, is_window
+from penstock.operators.windows import GivenWindows, WindowKey, Windows, has_sessions, is_window
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
@@ -100,7 +100,9 @@ def _window_key(item: object, stream: Stream) -> WindowKey | GivenWindows | None
             return found
         name = column_of(item)
     place = stream.schema.get_field_index(name) if isinstance(name, str) else -1  # also where it is there twice
-    return GivenWindows(str(name)) if place >= 0 and is_window(stream.schema.field(place).type) else None
+    if place < 0 or not is_window((field := stream.schema.field(place)).type):
+        return None
+    return GivenWindows(str(name), has_sessions(field))
 
 
 def _with_time(stream: Stream, key: WindowKey, verb: str) -> tuple[Stream, Windows]:

@@ -23,10 +23,10 @@ from penstock.operators.keys import Groups
 from penstock.operators.times import Times
 from penstock.operators.windows import (
     END,
+    SESSIONS,
     START,
     FixedWindows,
     Mask,
-    SessionWindows,
     Windows,
     bounds_in,
     int64_values,
@@ -90,7 +90,8 @@ class WindowPlan:
         self.state_schema = self._plan.state_schema
         kind = window_kind(spec.schema.field(spec.windows.column).type)
         given = {item.name: item for item in self._plan.result_schema}
-        given[spec.windows.name] = pa.field(spec.windows.name, kind, nullable=False)
+        mark = SESSIONS if spec.windows.are_sessions else None
+        given[spec.windows.name] = pa.field(spec.windows.name, kind, nullable=False, metadata=mark)
         names = [*spec.columns, *(item.name for item in spec.aggregations)]
         self.result_schema = pa.schema([given[name] for name in names])
 
@@ -106,7 +107,7 @@ class WindowPlan:
 
     def merge(self, states: pa.RecordBatch) -> pa.RecordBatch:
         """One state row for each key and pane, or session."""
-        if isinstance(self.windows, SessionWindows) and states.num_rows:
+        if self.windows.are_sessions and states.num_rows:
             found = merged_sessions(self.keys_of(states), self.starts(states), self.ends(states))
             states = self._with(states, dict(zip((START, END), found, strict=True)))
         return self._plan.reduce(states)

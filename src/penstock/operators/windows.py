@@ -10,7 +10,8 @@ A session is a run of rows of one key none of which is more than `gap` after the
 last. Two that touch are one, as in Spark.
 
 Times are microseconds. A row without a time is in no window. A time column that is itself a window counts as its last
-microsecond, so windows can be aggregated again.
+microsecond, so windows can be aggregated again. Sessions that are aggregated again by fewer keys touch again, and are
+one then, as in Spark: its mark of sessions is in the metadata of their column, and goes wherever the column goes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,8 @@ from penstock.record.layout import fixed_values, int64_array
 START, END = f"{INTERNAL}start", f"{INTERNAL}end"
 """The columns in which the bounds of panes and sessions travel."""
 Mask = npt.NDArray[np.bool_]
+SESSIONS = {b"spark.sessionWindow": b"true"}
+"""Spark's metadata of a column of sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class FixedWindows:
     slide: int
     offset: int = 0
     name: str = "window"
+    are_sessions: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.size <= 0 or self.slide <= 0:
@@ -122,6 +127,7 @@ class SessionWindows:
     column: str
     gap: int
     name: str = "session_window"
+    are_sessions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.gap <= 0:
@@ -147,6 +153,8 @@ class GivenWindows:
     """Windows that the rows themselves have: a column of structs with `start` and `end`, which keeps its name."""
 
     column: str
+    are_sessions: bool = False
+    """True if those of one key that touch are one."""
 
     @property
     def name(self) -> str:
@@ -195,6 +203,11 @@ def is_window(kind: pa.DataType) -> bool:
     if not pt.is_struct(kind) or {field.name for field in kind} != {"start", "end"}:
         return False
     return all(pt.is_timestamp(field.type) for field in kind)
+
+
+def has_sessions(field: pa.Field) -> bool:
+    """Tell whether the windows of a column are sessions, under whatever name and after whatever verbs."""
+    return SESSIONS.items() <= (field.metadata or {}).items()
 
 
 def window_kind(kind: pa.DataType) -> pa.DataType:

@@ -34,8 +34,10 @@ from pyspark.sql.types import (
 
 from penstock.errors import SchemaError
 from penstock.graph import collated, spark_type, type_json, type_text, with_spark_type
+from penstock.operators.windows import SESSIONS, has_sessions
 
 _TIMEZONE = "UTC"
+(_SESSIONS,) = (name.decode() for name in SESSIONS)
 _STRUCTS = (UserDefinedType, VariantType, GeometryType, GeographyType)
 
 _RENAMED = {
@@ -96,7 +98,8 @@ def _arrow_field(field: StructField) -> pa.Field:
             f"column {field.name!r} of type {field.dataType.simpleString()} has no Arrow form in PySpark, so a Python"
             " stage cannot take it: cast it first (an interval to a number of months, or to its text), or drop it"
         ) from error
-    return _named(found, field.dataType)
+    found = _named(found, field.dataType)
+    return found.with_metadata({**(found.metadata or {}), **SESSIONS}) if _SESSIONS in field.metadata else found
 
 
 def _named(field: pa.Field, kind: Any) -> pa.Field:
@@ -127,7 +130,8 @@ def _struct_field(field: pa.Field) -> StructField:
         (found,) = cast("StructType", from_arrow_schema(pa.schema([plain]))).fields
     except Exception as error:
         raise SchemaError(f"column {field.name!r} is {field.type}, for which Spark has no type: {error}") from error
-    return StructField(field.name, _typed(found.dataType, field), field.nullable)
+    mark = {_SESSIONS: True} if has_sessions(field) else None
+    return StructField(field.name, _typed(found.dataType, field), field.nullable, mark)
 
 
 def _typed(kind: Any, field: pa.Field) -> Any:

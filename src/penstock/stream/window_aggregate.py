@@ -24,7 +24,7 @@ import pyarrow as pa
 from penstock.operators.group_merges import boolean_array
 from penstock.operators.times import Times
 from penstock.operators.window_aggregates import AllWindows, GrowingStates, WindowSpec
-from penstock.operators.windows import FixedWindows, SessionWindows
+from penstock.operators.windows import FixedWindows
 from penstock.record.layout import int64_array
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.increments import Chains
@@ -71,7 +71,7 @@ class WindowStep(PlainStep):
         self._operator = operator
         self._plan = operator.spec.plan
         self._windows = operator.spec.windows
-        self._adds = not isinstance(self._windows, SessionWindows)
+        self._adds = not self._windows.are_sessions
         """True if states are only ever added, so that the watermark tells which ones have gone."""
         self._states = GrowingStates(self._plan, settled)
         self._lateness = Lateness()

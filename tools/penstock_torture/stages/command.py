@@ -79,10 +79,11 @@ def _queries(kind: str, seeds: range, run: Run, say: Say, at_once: int = 1) -> l
 def _spark() -> Iterator[Any]:
     from penstock.spark.session import open_session
 
+    patient = {"spark.python.authenticate.socketTimeout": "300s"}  # of Python workers that a busy machine starts
     conf = {"spark.master": "local[16]", "spark.log.level": "OFF", "spark.sql.session.timeZone": "UTC"}
     cheap = {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}  # each plan runs once
     with open_session(
-        "penstock-torture", None, {**conf, **cheap, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+        "penstock-torture", None, {**conf, **patient, **cheap, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     ) as spark:
         spark.sparkContext.setLogLevel("OFF")
         yield spark

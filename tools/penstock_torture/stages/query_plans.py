@@ -29,7 +29,8 @@ def random_verbs(chance: random.Random, *, beside_spark: bool = False) -> list[V
         elif found and number == count - 1 and shape.keys and not has_sessions and chance.random() < 0.4:
             found.append(_last(chance, shape, beside_spark=beside_spark))
         else:
-            found.append(_random_verb(chance, shape, is_distinct=bool(found) and isinstance(found[-1], Distinct)))
+            is_distinct = bool(found) and isinstance(found[-1], Distinct)
+            found.append(_random_verb(chance, shape, is_distinct=is_distinct, beside_spark=beside_spark))
         shape = found[-1].shape
     return found
 
@@ -65,7 +66,7 @@ def _last(chance: random.Random, shape: Shape, *, beside_spark: bool) -> Verb:
     return Processed(shape, chance.choice((1, 37, 150, 0)), has_sums=beside_spark)
 
 
-def _random_verb(chance: random.Random, shape: Shape, *, is_distinct: bool) -> Verb:
+def _random_verb(chance: random.Random, shape: Shape, *, is_distinct: bool, beside_spark: bool) -> Verb:
     kinds: tuple[str, ...] = ("windows", "their own")
     if shape.time:
         kinds = ("windows", "sessions") if is_distinct else ("windows", "sessions", "distinct")
@@ -73,6 +74,8 @@ def _random_verb(chance: random.Random, shape: Shape, *, is_distinct: bool) -> V
     if kind == "distinct":
         return Distinct(shape, chance.choice(_DISTINCT))
     keys = tuple(key for key in shape.keys if chance.random() < 0.7)
+    if kind == "their own" and shape.window == "session_window" and not (keys and beside_spark):
+        keys = shape.keys  # by fewer, sessions touch or not as the watermark goes; and Spark has none of all rows
     after = replace(shape, keys=keys, figure="total", time="")
     if kind == "their own":
         return Grouped(after, shape, kind)

@@ -98,9 +98,13 @@ class Grouped:
         """The same of a list."""
         rows = [row for row in inputs[0] if self.before.window or row[self.before.time] is not None]
         groups: dict[tuple[tuple[Any, ...], Span], Rows] = defaultdict(list)
-        for key, span, row in self._in_sessions(rows) if self.kind == "sessions" else self._in_windows(rows):
+        for key, span, row in self._in_sessions(rows) if self._are_sessions else self._in_windows(rows):
             groups[key, span].append(row)
         return [self._result(key, span, members) for (key, span), members in groups.items()]
+
+    @property
+    def _are_sessions(self) -> bool:
+        return self.shape.window == "session_window"
 
     @property
     def _column(self) -> str:
@@ -131,18 +135,23 @@ class Grouped:
                 yield self._key(row), (start, start + size), row
 
     def _in_sessions(self, rows: Rows) -> Iterator[tuple[tuple[Any, ...], Span, Row]]:
-        gap = self.sizes[0] * MS
         open_: dict[tuple[Any, ...], list[tuple[int, int, Rows]]] = defaultdict(list)
-        for row in sorted(rows, key=lambda row: row[self.before.time]):
-            own, moment = open_[self._key(row)], row[self.before.time]
-            if own and moment <= own[-1][1]:
-                start, _, members = own.pop()
-                own.append((start, moment + gap, [*members, row]))
+        for (begin, end), row in sorted(((self._alone(row), row) for row in rows), key=lambda pair: pair[0]):
+            own = open_[self._key(row)]
+            if own and begin <= own[-1][1]:
+                start, last, members = own.pop()
+                own.append((start, max(end, last), [*members, row]))
             else:
-                own.append((moment, moment + gap, [row]))
+                own.append((begin, end, [row]))
         for key, sessions in open_.items():
             for start, end, members in sessions:
                 yield from ((key, (start, end), row) for row in members)
+
+    def _alone(self, row: Row) -> Span:
+        """The session of one row."""
+        if self.kind == "their own":
+            return row[self.before.window]["start"], row[self.before.window]["end"]
+        return row[self.before.time], row[self.before.time] + self.sizes[0] * MS
 
 
 def _hashable(row: Row) -> tuple[Any, ...]:
