@@ -69,6 +69,7 @@ def test_a_user_waits_for_one_question_of_each_other_one() -> None:
     for cost in (PASS_SECONDS * 5, PASS_SECONDS / 100):
         loop = Loop(cost)
         loop.come("enemy", 10_000)
+        assert loop.time <= PASS_SECONDS + cost + 1e-9, "all come in one pass, before anybody knows what one costs"
         for _ in range(20):
             loop.run()
             began = loop.time

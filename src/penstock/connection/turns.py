@@ -3,8 +3,9 @@
 
 Rules: as long as few ask, a question is answered at once. In one pass of the event loop some questions are begun, as
 many as are done within `PASS_SECONDS` or so, and one at the least; the others wait, and users take turns, whatever
-number of connections each has. So a user waits for one question of each other user, and not for all of them. Whoever
-waits reads nothing meanwhile. Limit: a turn ends by itself, so a question that takes long must be cut into several.
+number of connections each has. That counts from the first question of a pass, as hundreds may come in one. So a user
+waits for one question of each other user, and not for all of them. Whoever waits reads nothing meanwhile. Limit: a
+turn ends by itself, so a question that takes long must be cut into several.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Turns:
     def take(self, user: Hashable, go: Callable[[], None]) -> bool:
         """Have a turn: now, or, if that is False, when it comes."""
         self._count()
-        if self._line or self._begun >= self._most:
+        if self._line or self._begun >= self._most or self._now() - self._began > PASS_SECONDS:
             self._line.setdefault(user, deque()).append(go)
             return False
         self._begun += 1
