@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Any, cast
+from collections.abc import Callable, Sized
+from typing import Any, TypeVar, cast
 
 import msgpack
 
@@ -21,6 +22,7 @@ PLAN_PURPOSE = "plan of {job}"
 """The purpose that a plan is sealed for: a task may only work for the job that its plan is of."""
 
 Message = dict[str, Any]
+S = TypeVar("S", bound=Sized)
 
 
 def pack(message: Message) -> bytes:
@@ -28,15 +30,43 @@ def pack(message: Message) -> bytes:
     return cast("bytes", msgpack.packb(message, use_bin_type=True))
 
 
-def unpack(data: bytes | memoryview) -> Message:
-    """The message in these bytes; raises ProtocolError for anything but a dictionary with text keys."""
+def unpack(data: bytes | memoryview, most: int | None = None) -> Message:
+    """The message in these bytes; raises ProtocolError for anything but a dictionary with text keys.
+
+    With `most` it has no more values, in all its lists and dictionaries, each of which is one more: QuotaError before
+    there are more. A byte of a message may be a value that takes a hundred.
+    """
+    limits: dict[str, Any] = {}
+    if most is not None:
+        count = _counted(most)
+        limits = {"list_hook": count, "object_hook": count, "max_array_len": most, "max_map_len": most}
     try:
-        message = msgpack.unpackb(data, raw=False, use_list=False, strict_map_key=True)
+        message = msgpack.unpackb(data, raw=False, use_list=False, strict_map_key=True, **limits)
     except (ValueError, msgpack.exceptions.UnpackException, TypeError, RecursionError) as error:
+        if most is not None and "exceeds max_" in str(error):
+            raise _too_many(most) from error
         raise errors.ProtocolError(f"a control message could not be read: {error}") from error
     if not isinstance(message, dict):
         raise errors.ProtocolError(f"a control message is a {type(message).__name__}, not a dictionary")
     return message
+
+
+def _counted(most: int) -> Callable[[S], S]:
+    """A look at each list and dictionary of a message; QuotaError once they have more values than that."""
+    left = most
+
+    def count(values: S) -> S:
+        nonlocal left
+        left -= 1 + len(values)
+        if left < 0:
+            raise _too_many(most)
+        return values
+
+    return count
+
+
+def _too_many(most: int) -> errors.QuotaError:
+    return errors.QuotaError(f"a question has more than {most:,} values: ask about fewer at once, again and again")
 
 
 def error_message(error: BaseException) -> Message:

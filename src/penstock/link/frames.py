@@ -142,10 +142,19 @@ def call_frame(number: int, method: str, message: Plain, question: int = 0) -> b
     return frame(LinkFrameType.CALL, REQUEST.pack(number) + pack({"method": method, "message": message, **asked}))
 
 
-def read_call(body: memoryview) -> tuple[int, str, Plain, int]:
-    """Number, method, message and question of a CALL frame; raises ProtocolError, or one of FRAME_ERRORS."""
+def call_number(body: memoryview) -> int:
+    """The number of a CALL frame; struct.error where there is none."""
     (number,) = REQUEST.unpack_from(body)
-    call = unpack(body[REQUEST.size :])
+    return int(number)
+
+
+def read_call(body: memoryview, most: int | None = None) -> tuple[int, str, Plain, int]:
+    """Number, method, message and question of a CALL frame; raises ProtocolError, or one of FRAME_ERRORS.
+
+    With `most` QuotaError for a message of more values (`unpack`).
+    """
+    number = call_number(body)
+    call = unpack(body[REQUEST.size :], most)
     return number, str(call["method"]), dict(call["message"]), int(call.get("question", 0))
 
 

@@ -25,6 +25,8 @@ from penstock.remote.partition_states import RemoteEvent, RemoteState
 _MOST_LETTERS = 200
 _MOST_IN_IDENTITY = 64
 _MOST_NAMES = 4_096
+_MOST_PARTITIONS = 1 << 15
+"""Of one result: they are kept at once, or not at all."""
 MOST_BYTES = 8 << 20
 """Of one user's descriptions, as they are kept: they lie in the manager's memory and its log."""
 
@@ -59,14 +61,19 @@ class KeptNames:
             self._seen[name] = now
             return
         self._refuse_too_much(name, len(asked.description))
+        if (partitions := ask.number_of(asked.partitions)) > _MOST_PARTITIONS:
+            raise QuotaError(
+                f"the result {asked.name} can't be kept: it has {partitions:,} partitions, and {_MOST_PARTITIONS:,} is"
+                " the limit: use fewer"
+            )
         keys: list[PartitionKey] = []
         for partition in ask.unpacked_partitions(asked.partitions):
-            key = (application, str(partition.dataset), partition.index, partition.attempt)
+            key = (application, *partition)
             known = self._state.partitions.get(key)
             if known is None or known.state is not RemoteState.COMPLETE or self.holds(key):
                 raise PartitionLostError(
-                    f"the result {asked.name} can't be kept: its partition {partition} is not there any more, or is"
-                    " under another name"
+                    f"the result {asked.name} can't be kept: its partition {partition[0]}.{partition[1]} is not there"
+                    " any more, or is under another name"
                 )
             keys.append(key)
         self._seen[name] = now

@@ -12,18 +12,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.link.wire import Done
 from penstock.shuffle import DatasetId, PartitionId
 from penstock.shuffle.requests import Request
 
-MOST_ASKED: Final = 16_384
-"""Partitions in one question, or answer."""
+MOST_ASKED: Final = 4_000
+"""Partitions in one question, or answer: so many are within `wire.MOST_VALUES`. So are as many files and writers."""
 MOST_FILES: Final = 65_536
 """Of one partition."""
 MOST_READ: Final = 65_536
 """Of one question to a worker: files times writers."""
+T = TypeVar("T")
 _PLACE: Final = struct.Struct("<IQ")
 """Index and attempt."""
 
@@ -36,17 +37,22 @@ def packed_partitions(partitions: Iterable[PartitionId]) -> dict[str, bytes]:
     return {dataset: b"".join(places) for dataset, places in found.items()}
 
 
-def unpacked_partitions(packed: Mapping[str, bytes]) -> Iterator[PartitionId]:
-    """Inverse of `packed_partitions`; struct.error or ValueError for what is none."""
+def unpacked_partitions(packed: Mapping[str, bytes]) -> Iterator[tuple[str, int, int]]:
+    """Inverse of `packed_partitions`: dataset, index and attempt; struct.error or ValueError for what is none."""
     for dataset, places in packed.items():
-        identity = DatasetId.of(dataset)
+        DatasetId.of(dataset)
         for index, attempt in _PLACE.iter_unpack(places):
-            yield PartitionId(identity, index, attempt)
+            yield dataset, index, attempt
 
 
-def pieces(partitions: Iterable[PartitionId]) -> Iterator[tuple[PartitionId, ...]]:
+def number_of(packed: Mapping[str, bytes]) -> int:
+    """The number of partitions in `packed_partitions`."""
+    return sum(map(len, packed.values())) // _PLACE.size
+
+
+def pieces(asked: Iterable[T]) -> Iterator[tuple[T, ...]]:
     """So many as one question may be about, again and again."""
-    left = iter(partitions)
+    left = iter(asked)
     while piece := tuple(islice(left, MOST_ASKED)):
         yield piece
 

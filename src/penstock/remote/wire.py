@@ -35,9 +35,9 @@ from typing import Any, Final, Protocol
 from penstock.connection.budgets import UserShare
 from penstock.connection.frames import HEADER, OutgoingFrame, Seal, beginning, check, frame, read_beginning
 from penstock.connection.turns import Turns
-from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError
+from penstock.errors import EnvironmentLostError, PenstockError, ProtocolError, QuotaError
 from penstock.link.control import error_message, raise_for_error
-from penstock.link.frames import FRAME_ERRORS, LinkFrameType, read_call, reply_frame
+from penstock.link.frames import FRAME_ERRORS, LinkFrameType, call_number, read_call, reply_frame
 from penstock.link.rpc import OpenCalls
 from penstock.link.wire import Plain, from_wire, to_wire
 from penstock.shuffle.requests import Request
@@ -47,6 +47,11 @@ GUEST_SCRATCH: Final = 4 << 10
 """Of a connection that anybody may have: what is larger counts in its user's share."""
 QUESTION_BYTES: Final = 5 << 19
 """The most of one question of a guest: the commit of a writer of 65,536 files."""
+MOST_VALUES: Final = 5 << 12
+"""Values in one question of a guest, lists and what is in them: five for each partition that it names.
+
+Each costs some microseconds, so no question holds the loop for more than a few hundredths of a second.
+"""
 ACK: Final = struct.Struct("<QIIB3x")
 """Writer, file, number, what became of it."""
 PAIR: Final = struct.Struct("<II")
@@ -381,7 +386,11 @@ class PeerLogic:
             connection.later(functools.partial(self._read, LinkFrameType.CALL, body))
 
     def _serve(self, body: memoryview) -> None:
-        number, method, message, _ = read_call(body)
+        try:
+            number, method, message, _ = read_call(body, None if self.guest is None else MOST_VALUES)
+        except QuotaError as error:
+            self._reply(call_number(body), error_message(error))
+            return
         try:
             kind, serve = self._serves[method]
         except KeyError:

@@ -22,7 +22,7 @@ import functools
 import math
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -112,9 +112,7 @@ class _Source:
 
     def __post_init__(self) -> None:
         """Begin with the first page."""
-        writers = tuple(self.writers)
-        for first in range(0, len(writers), ask.MOST_READ):
-            some = writers[first : first + ask.MOST_READ]
+        for some in ask.pieces(self.writers):
             step = ask.MOST_READ // len(some)
             self.pages += ((some, tuple(self.files[at : at + step])) for at in range(0, len(self.files), step))
 
@@ -191,10 +189,10 @@ class Fetcher:
         for channel in self._waiting.values():
             by_result[channel.kept].append(channel)
         for kept, channels in by_result.items():
-            for begin in range(0, len(channels), ask.MOST_ASKED):
-                await self._find_those(kept, channels[begin : begin + ask.MOST_ASKED])
+            for some in ask.pieces(channels):
+                await self._find_those(kept, some)
 
-    async def _find_those(self, kept: str, channels: list[WantedChannel]) -> None:
+    async def _find_those(self, kept: str, channels: Sequence[WantedChannel]) -> None:
         partitions = list(dict.fromkeys(channel.partition for channel in channels))
         found = await self._line.ask(ask.FindPartitions(tuple(partitions), kept))
         stories = dict(zip(partitions, found.stories, strict=True))
@@ -315,8 +313,7 @@ class Fetcher:
         """Raise the error that says why a partition of the group can't be read any more; else what is known of it."""
         channels = list(members.values())
         kept = channels[0].kept
-        for begin in range(0, len(channels), ask.MOST_ASKED):
-            asked_for = channels[begin : begin + ask.MOST_ASKED]
+        for asked_for in ask.pieces(channels):
             found = await self._line.ask(ask.FindPartitions(tuple(each.partition for each in asked_for), kept))
             for channel, story in zip(asked_for, found.stories, strict=True):
                 if story.state == RemoteState.COMPLETE:

@@ -303,8 +303,9 @@ class Pusher:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _move(self, worker: WorkerPush, blocks: dict[int, list[PushedBlock]], cause: str) -> None:
-        asked_for = ask.MoveFiles(self._begun.partition, tuple(blocks), worker.name, cause)
-        self._located = await self._line.ask(asked_for)
+        for files in ask.pieces(blocks):
+            asked_for = ask.MoveFiles(self._begun.partition, files, worker.name, cause)
+            self._located = await self._line.ask(asked_for)
         for file, theirs in blocks.items():
             self._worker(self._located.places[file][-1]).take_over(file, theirs[0].number)
         self._give(block for theirs in blocks.values() for block in theirs)
