@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.remote import messages as ask
+from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.logged_state import LoggedState
-from penstock.remote.manager_core import ManagerLimits
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.state_log import StateLog, read_records
 from penstock.shuffle import DatasetId, PartitionId
@@ -61,7 +61,7 @@ def test_what_the_disk_has_no_room_for_was_never_decided(tmp_path: Path) -> None
         core = kept.core
         for worker in ("w0", "w1"):
             enroll = ask.Enroll(worker, f"tcp://h:{worker[1]}", ("start",))
-            kept.decided(lambda enroll=enroll: core.enroll(enroll, 0.0))  # type: ignore[misc]
+            kept.decided(lambda enroll=enroll: core.workers.enroll(enroll, 0.0))  # type: ignore[misc]
         for index in (0, 1):
             begin(kept, index)
         kept.decided(lambda: core.finish(APP, ask.FinishPartition(partition(0), 0, ("w0",))))
@@ -74,13 +74,13 @@ def test_what_the_disk_has_no_room_for_was_never_decided(tmp_path: Path) -> None
             lambda: core.finish(APP, ask.FinishPartition(partition(1), 1, ("w0",))),
             lambda: core.name(APP, ask.NamePartition(PartitionId(DatasetId("job", 1), 0, 0), 4), 0.0),
             lambda: core.names.keep(APP, ask.KeepResult("n", "a", b"", ask.packed_partitions([partition(0)])), 0.0),
-            lambda: core.enroll(ask.Enroll("w2", "tcp://h:2", ("start",)), 0.0),
+            lambda: core.workers.enroll(ask.Enroll("w2", "tcp://h:2", ("start",)), 0.0),
         ):
             with pytest.raises(StorageError, match="See that the disk has room"):
                 kept.decided(refused)
         assert list(core.state.records()) == on_disk(disk) == before
         kept.decided(lambda: core.begin(APP, ask.StartPartition(partition(1), "host", 1), 1.0))
-        kept.freed(lambda: core.lose_worker("w1", "it burned"))
+        kept.freed(lambda: core.workers.lose("w1", "it burned"))
         kept.freed(lambda: core.release(APP, [partition(0)]))
         assert core.find(APP, ask.FindPartitions((partition(0),)), 1.0).stories[0].state == "released"
         kept.look()

@@ -17,7 +17,6 @@ from penstock.errors import (
     NoStorageError,
     PartitionLostError,
     PenstockError,
-    ProtocolError,
     QuotaError,
     SettingError,
     StaleError,
@@ -26,9 +25,10 @@ from penstock.errors import (
 from penstock.lifecycle.table import as_markdown
 from penstock.remote import kept_names, manager_core
 from penstock.remote import messages as ask
+from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.log_history import read_word, sealed_word
 from penstock.remote.logged_state import LoggedState
-from penstock.remote.manager_core import ManagerCore, ManagerLimits
+from penstock.remote.manager_core import ManagerCore
 from penstock.remote.manager_state import ManagerState
 from penstock.remote.partition_states import REMOTE_TABLE, RemoteEvent, RemoteState
 from penstock.remote.placement import Candidate, placed
@@ -52,12 +52,12 @@ class Managed:
     def __init__(self, workers: int = 3, limits: ManagerLimits | None = None) -> None:
         self.core = ManagerCore(ManagerState(), limits or ManagerLimits(), 0.0)
         for number in range(workers):
-            self.core.enroll(ask.Enroll(f"w{number}", f"tcp://h:{number + 1}", (f"start of w{number}",)), 0.0)
+            self.core.workers.enroll(ask.Enroll(f"w{number}", f"tcp://h:{number + 1}", (f"start of w{number}",)), 0.0)
             self.beat(f"w{number}")
 
     def beat(self, worker: str, now: float = 0.0, *held: tuple[str, str, tuple[int, ...]]) -> ask.Orders:
         """A worker lives."""
-        return self.core.beat(worker, ask.Beat(GIB, 0.0, False, held), now)
+        return self.core.workers.beat(worker, ask.Beat(GIB, 0.0, False, held), now)
 
     def begin(self, which: PartitionId, files: int = 4, writer: int = 1) -> ask.Located:
         """Name a partition, and begin to write it."""
@@ -103,7 +103,7 @@ def test_a_lost_worker_takes_what_it_has_rows_of_and_nothing_else() -> None:
     managed.finish(partition(0), "w0", "w1")
     managed.finish(partition(1), "w0", "w2")
     managed.finish(partition(2))
-    managed.core.lose_worker("w1", "it burned")
+    managed.core.workers.lose("w1", "it burned")
     states = [managed.state(partition(index)) for index in range(4)]
     assert states == ["lost", "complete", "complete", "lost"]
     losses = managed.core.losses(APP, 0, 1.0)
@@ -186,7 +186,7 @@ def test_a_name_outlives_its_application_and_is_the_users() -> None:
     assert core.names.find(stranger, "n", 900.0) == ask.FoundResult()
     assert {story.state for story in core.find(stranger, find, 900.0).stories} == {"released"}
     assert managed.beat("w0", 0.0, (mine, "job-e0", (1, 2))).drops == ((mine, "job-e0", (2,)),)
-    core.lose_worker("w0", "it burned")
+    core.workers.lose("w0", "it burned")
     assert core.find(other, find, 900.0).stories[0].state == "complete", "it may come back"
     core.pass_time(1800.0)
     assert core.names.find(other, "n", 1800.0).result
@@ -225,7 +225,11 @@ def test_one_users_words_do_not_fill_the_manager(monkeypatch: pytest.MonkeyPatch
             "has 51 entries at the",
             lambda: managed.begin(partition(1), files=10),
         ),
-        (ProtocolError, "limit", lambda: core.find(APP, ask.FindPartitions((partition(0),) * 20_000), 0.0)),
+        (
+            QuotaError,
+            "has 32,769 partitions",
+            lambda: core.names.keep(APP, kept("m", "r", *[partition(0)] * 32_769), 0.0),
+        ),
         (QuotaError, "user app-1 has 1 names", lambda: core.names.keep(APP, kept("m", "r" * 60), 0.0)),
         (StaleError, "64 writers", lambda: managed.begin(partition(0), 9, 65)),
     ]
@@ -301,7 +305,7 @@ def test_a_tasks_word_about_a_worker_counts_for_its_application_alone() -> None:
     moved = managed.core.move(APP, asked, 1.0)
     assert moved.places[0] == (full, other)
     assert managed.core.move(APP, asked, 1.0) == moved
-    assert list(managed.core.sights.out_of(APP, 1.0)) == [full]
+    assert list(managed.core.workers.sights.out_of(APP, 1.0)) == [full]
     assert places(APP, 1, 2.0) == {other}
     assert places("bob/app", 1, 2.0) == {"w0", "w1"}
     managed.core.move(APP, ask.MoveFiles(partition(0), (1,), other, "a firewall"), 2.0)
@@ -319,15 +323,15 @@ def test_a_worker_that_the_manager_misses_is_back_with_its_first_word() -> None:
         managed.core.name(APP, ask.NamePartition(partition(0, dataset=dataset), 4), now)
         return {places[-1] for places in managed.core.state.datasets[APP, f"job-e{dataset}"].places}
 
-    managed.core.sights.miss("w0", "nobody listens")
+    managed.core.workers.sights.miss("w0", "nobody listens")
     assert places(1, 1.0) == {"w1"}
     managed.beat("w0", 2.0)
     assert places(2, 2.0) == {"w0", "w1"}
     managed.beat("w1", 10.0)
     assert places(3, 10.0) == {"w1"}
     assert places(4, 30.0) == {"w0", "w1"}, "all are late: perhaps the manager stood still"
-    managed.core.sights.miss("w0", "nobody listens")
-    managed.core.sights.miss("w1", "nobody listens")
+    managed.core.workers.sights.miss("w0", "nobody listens")
+    managed.core.workers.sights.miss("w1", "nobody listens")
     with pytest.raises(NoStorageError, match=r"w0 \(nobody listens\), w1"):
         places(5, 30.0)
 
@@ -338,7 +342,7 @@ def test_a_folder_that_has_gone_another_way_is_refused() -> None:
     core = managed.core
 
     def enroll(port: int, *lineage: str) -> None:
-        core.enroll(ask.Enroll("w0", f"tcp://h:{port}", lineage), 0.0)
+        core.workers.enroll(ask.Enroll("w0", f"tcp://h:{port}", lineage), 0.0)
 
     enroll(2, "start of w0", "never heard of", "b")
     with pytest.raises(SettingError, match=r"tcp://h:3 is refused.* as w0, .* at tcp://h:2.*--dir"):
@@ -349,7 +353,7 @@ def test_a_folder_that_has_gone_another_way_is_refused() -> None:
     for record in core.state.records():
         again.apply(record)
     assert (again.workers["w0"].address, again.workers["w0"].incarnation) == ("tcp://h:4", "d")
-    core.lose_worker("w0", "gone")
+    core.workers.lose("w0", "gone")
     enroll(3, "start of w0", "c")
 
 
@@ -387,10 +391,10 @@ def test_an_old_copy_of_the_log_loses_what_it_does_not_know(tmp_path: Path) -> N
         enrolled = ask.Enroll(
             "w0", "tcp://h:1", tuple(dict.fromkeys(("first", token))), tuple(words) if heard else ()
         )
-        log.decided(lambda: log.core.enroll(enrolled, 20.0))
+        log.decided(lambda: log.core.workers.enroll(enrolled, 20.0))
 
     enroll(kept_log, "first", heard=False)
-    kept_log.core.beat("w0", ask.Beat(GIB, 0.0, False, ()), 0.0)
+    kept_log.core.workers.beat("w0", ask.Beat(GIB, 0.0, False, ()), 0.0)
     begin(kept_log, known, 10)
     begin(kept_log, begun, 11, finishes=False)
     copy = (tmp_path / "manager.log").read_bytes()
@@ -409,7 +413,7 @@ def test_an_old_copy_of_the_log_loses_what_it_does_not_know(tmp_path: Path) -> N
     old = restarted(copy)
     enroll(old, "second", heard=False)
     held = ((APP, "job-e0", (10, 11)), (APP, "job-e1", (12,)))
-    assert old.core.beat("w0", ask.Beat(GIB, 0.0, False, held), 1.0) == ask.Orders(), "others may know better"
+    assert old.core.workers.beat("w0", ask.Beat(GIB, 0.0, False, held), 1.0) == ask.Orders(), "others may know better"
     old.core.losses(APP, 0, 1.0)
     enroll(old, "second", heard=True)
     asked = ask.FindPartitions((known, begun, newer))
@@ -424,10 +428,10 @@ def test_an_old_copy_of_the_log_loses_what_it_does_not_know(tmp_path: Path) -> N
     with pytest.raises(PartitionLostError, match="is lost, if it was kept"):
         old.core.names.find("alice/one", "prices", 20.0)
     assert old.core.find(APP, ask.FindPartitions((newer,), "a result"), 20.0).stories[0].state == "lost"
-    assert old.core.beat("w0", ask.Beat(GIB, 0.0, False, held), 20.0) == ask.Orders()
-    orders = old.core.beat("w0", ask.Beat(GIB, 0.0, False, (*held, (APP, "job-e2", (13,)))), 21.0)
+    assert old.core.workers.beat("w0", ask.Beat(GIB, 0.0, False, held), 20.0) == ask.Orders()
+    orders = old.core.workers.beat("w0", ask.Beat(GIB, 0.0, False, (*held, (APP, "job-e2", (13,)))), 21.0)
     assert orders == ask.Orders(forget=((APP, "job-e2"),))
-    leaving = old.core.beat("w0", ask.Beat(GIB, 0.0, True, held), 20.0)
+    leaving = old.core.workers.beat("w0", ask.Beat(GIB, 0.0, True, held), 20.0)
     assert leaving == ask.Orders(), "rows stay where an operator may put the right log back"
     old.close()
 
@@ -438,10 +442,10 @@ def test_a_worker_leaves_when_nothing_there_is_needed() -> None:
     managed.begin(partition(0))
     managed.finish(partition(0), "w0")
     leaving = ask.Beat(GIB, 0.0, True, ())
-    assert not managed.core.beat("w0", leaving, 0.0).may_leave
+    assert not managed.core.workers.beat("w0", leaving, 0.0).may_leave
     assert {p[-1] for p in managed.begin(partition(0, dataset=1)).places} == {"w1"}
     managed.core.release(APP, [partition(0)])
-    assert managed.core.beat("w0", leaving, 0.0).may_leave
+    assert managed.core.workers.beat("w0", leaving, 0.0).may_leave
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -467,7 +471,7 @@ def test_a_manager_that_reads_its_log_knows_what_it_knew(chance: random.Random, 
                 case 8:
                     managed.core.names.keep(APP, kept(f"n{writer}", f"{chance.randrange(1 << 30):x}", which), 0.0)
                 case 7 if chance.random() < 0.3:
-                    managed.core.lose_worker(worker, "gone")
+                    managed.core.workers.lose(worker, "gone")
                 case _ if chance.random() < 0.2:
                     managed.core.end_job(APP, "job")
         except PenstockError:

@@ -17,8 +17,8 @@ from typing import Any
 
 from penstock.errors import SettingError
 from penstock.observe.endpoint import MetricsEndpoint
+from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.manager import ManagerOptions, RemoteManager
-from penstock.remote.manager_core import ManagerLimits
 from penstock.remote.peers import ServiceAccess, address_of, own_protection
 from penstock.remote.store import StoreOptions
 from penstock.remote.worker import RemoteWorker, WorkerOptions, worker_samples

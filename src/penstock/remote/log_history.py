@@ -25,6 +25,7 @@ _WORD = struct.Struct("<8sQ")
 _SEAL_BYTES: Final = 16
 _MOST_STARTS: Final = 1000
 _MOST_WORDS: Final = 8
+OLD_LOG: Final = "the manager was started with an old copy of its log, which does not know what became of it"
 
 
 @dataclass(slots=True)

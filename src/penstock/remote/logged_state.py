@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.errors import StorageError
+from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.log_history import TOKEN_BYTES
-from penstock.remote.manager_core import ManagerCore, ManagerLimits
+from penstock.remote.manager_core import ManagerCore
 from penstock.remote.manager_state import ManagerState, Record
 from penstock.remote.state_log import StateLog
 

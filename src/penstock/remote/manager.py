@@ -22,9 +22,9 @@ from penstock.connection.listeners import nobody_listens
 from penstock.errors import AuthenticationError, SettingError
 from penstock.link.wire import Done
 from penstock.remote import messages as ask
+from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.log_history import sealed_word
 from penstock.remote.logged_state import LoggedState
-from penstock.remote.manager_core import ManagerLimits
 from penstock.remote.peers import Entrance, ServiceAccess, application_of, worker_of
 from penstock.remote.wire import Guest, PeerLogic, no_rows
 from penstock.remote.worker_lines import WorkerLine, WorkerLines
@@ -108,7 +108,7 @@ class RemoteManager:
             except SettingError as error:
                 _LOG.warning("%s", error)
                 raise
-            done = self._done(lambda: self.core.enroll(asked, time.monotonic()))
+            done = self._done(lambda: self.core.workers.enroll(asked, time.monotonic()))
             _LOG.info("worker %s is there, at %s", asked.worker, asked.address)
             self._tell()
             return done
@@ -123,7 +123,7 @@ class RemoteManager:
 
         def beat(asked: ask.Beat) -> ask.Orders:
             self._lines.beats(line)
-            orders = self._kept.freed(lambda: self.core.beat(line.worker, asked, time.monotonic()))
+            orders = self._kept.freed(lambda: self.core.workers.beat(line.worker, asked, time.monotonic()))
             return ask.Orders() if self._kept.has_failed else replace(orders, word=self._word())
 
         return {ask.Enroll: enroll, ask.Beat: beat}
@@ -212,7 +212,7 @@ class RemoteManager:
         return replace(located, word=self._word())
 
     def _suspect(self, application: str, asked: ask.Suspect) -> Done:
-        self.core.sights.avoid(application, asked.worker, asked.cause, time.monotonic())
+        self.core.workers.sights.avoid(application, asked.worker, asked.cause, time.monotonic())
         self._look(asked.worker, asked.cause)
         return Done()
 
@@ -234,14 +234,14 @@ class RemoteManager:
                 return
             _LOG.warning("worker %s at %s is lost: %s", worker, known.address, cause)
             why = f"nobody listens there any more ({cause})"
-            self._kept.freed(functools.partial(self.core.lose_worker, worker, why))
+            self._kept.freed(functools.partial(self.core.workers.lose, worker, why))
             self._tell()
 
     async def _comes_back(self, worker: str, cause: str) -> bool:
         """Wait for a worker at whose address nobody listens."""
         gone = time.monotonic()
-        self.core.sights.miss(worker, f"nobody listens at its address ({cause})")
-        while self.core.sights.heard(worker) <= gone:
+        self.core.workers.sights.miss(worker, f"nobody listens at its address ({cause})")
+        while self.core.workers.sights.heard(worker) <= gone:
             if time.monotonic() - gone > self._options.limits.rejoin:
                 return False
             await asyncio.sleep(_REJOIN_LOOK_SECONDS)

@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manager's decisions: the places of files, who is left out, what is lost, what may go. Pure.
+"""The manager's decisions about partitions: the places of their files, what became of them, what may go. Pure.
 
 Rules:
 
 - Every change is a record first (`manager_state`); the shell writes `take_records` before anybody is answered.
-- Numbers in a question, and what is known of one application, are bounded: nobody's words fill the manager.
+- Numbers in a question, and what is known of one application, are bounded: nobody's words fill the manager. Lists
+  are bounded for all questions, where they are read (`wire.MOST_VALUES`).
 - Every request may come again, after a connection or the manager itself broke: it is answered as it was the first
   time.
-- A worker that is silent for `silence` seconds is lost, and with it what is open there and what has rows there.
-  Nothing else is. `worker_sights` says who gets files.
-- A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
-  about releases that a worker has not heard of.
-- A worker that has heard of records which the log lacks shows that it is an old copy (`log_history`). Partitions that
-  were not finished by then, and those that the log does not know, are lost: readers and drivers hear so. Workers keep
-  their rows of those for `kept_lease`, in which the right log may be put back. For `rejoin` after a start nobody is
-  told to drop anything, as others may know better.
+- `known_workers` decides about workers, and `worker_sights` says who gets files.
 - An application whose driver is silent for `lease` seconds is over; what is kept under names stays (`kept_names`). A
   writer that is silent for so long is given up, and its partition has failed if it has no other one.
 """
@@ -23,8 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.errors import (
@@ -39,6 +32,8 @@ from penstock.errors import (
 )
 from penstock.remote import messages as ask
 from penstock.remote.kept_names import KeptNames
+from penstock.remote.known_workers import KnownWorkers, ManagerLimits
+from penstock.remote.log_history import OLD_LOG
 from penstock.remote.manager_state import (
     PARTITION_ENTRIES,
     DatasetKey,
@@ -50,7 +45,6 @@ from penstock.remote.manager_state import (
     user_of,
 )
 from penstock.remote.partition_states import RemoteEvent, RemoteState
-from penstock.remote.worker_sights import WorkerSights
 from penstock.shuffle import DatasetId, PartitionId
 
 _CAUSE_LETTERS = 2_000
@@ -60,21 +54,6 @@ MOST_ENTRIES: Final = 1 << 20
 """Files of one user's applications, and their partitions, each of which counts as `PARTITION_ENTRIES`."""
 _MOST_PLACES: Final = 2 * ask.MOST_FILES
 """Files in the answer to one question."""
-OLD_LOG: Final = "the manager was started with an old copy of its log, which does not know what became of it"
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerLimits:
-    """Seconds: of a worker's silence, of a task's word about one, of a driver's and writer's, of a name nobody seeks.
-
-    `rejoin`: one at whose address nobody listens has so long to come back.
-    """
-
-    silence: float = 30.0
-    leave_out: float = 180.0
-    lease: float = 600.0
-    kept_lease: float = 7 * 86400.0
-    rejoin: float = 10.0
 
 
 class ManagerCore:
@@ -86,7 +65,6 @@ class ManagerCore:
         self._records: list[Record] = []
         self.sealed: PenstockError | None = None
         """The reason why nothing may change now: who asks for a change hears it, before there is any."""
-        self.sights = WorkerSights(state.workers, state.files, limits.leave_out, now)
         self._drivers = {application: now for application, _ in state.datasets}
         self._writers = {
             (key, writer): now
@@ -95,11 +73,8 @@ class ManagerCore:
             if known.state is RemoteState.OPEN
         }
         self._losses: dict[str, list[tuple[tuple[PartitionId, ...], str]]] = defaultdict(list)
-        self._began = now
-        self._has_memory = bool(state.workers)
-        self._missed: dict[str, frozenset[tuple[str, str, int]]] = {}
-        """By worker: the writers there of which an old log knows nothing."""
         self.names = KeptNames(state, self._note, self._let_go, limits.kept_lease, now)
+        self.workers = KnownWorkers(state, self._note, self._lost, self.names, limits, now)
 
     def take_records(self) -> list[Record]:
         """The records since the last call."""
@@ -110,7 +85,7 @@ class ManagerCore:
         """Know what these records say: what was decided since can't be kept, and nobody has heard of it."""
         self._records = []
         self.state.restore(records)
-        self.sights.forget_unknown()
+        self.workers.sights.forget_unknown()
 
     # --- partitions
 
@@ -126,7 +101,7 @@ class ManagerCore:
         self._move(application, dataset, lost, now)
         missing = asked.files - len(known.places)
         if missing > 0:
-            self._note(("grown", *dataset, self.sights.placed(application, missing, now)))
+            self._note(("grown", *dataset, self.workers.sights.placed(application, missing, now)))
         if key not in self.state.partitions:
             self._note(("partition", *key))
 
@@ -149,7 +124,7 @@ class ManagerCore:
         key, dataset = _keys(application, asked.partition)
         if self._known(key, asked.partition).state is not RemoteState.OPEN:
             raise _stale(asked.partition, self._known(key, asked.partition))
-        self.sights.avoid(application, asked.worker, asked.cause, now)
+        self.workers.sights.avoid(application, asked.worker, asked.cause, now)
         places = self.state.datasets[dataset].places
         moved = sorted({file for file in asked.files if 0 <= file < len(places) and places[file][-1] == asked.worker})
         self._move(application, dataset, moved, now)
@@ -178,7 +153,6 @@ class ManagerCore:
 
     def find(self, application: str, asked: ask.FindPartitions, now: float) -> ask.Stories:
         """Tell what became of partitions, and where they lie."""
-        _refuse_many(asked.partitions)
         stories, located = [], {}
         owner = self.names.owner(application, asked.kept, now) if asked.kept else application
         for partition in asked.partitions:
@@ -213,9 +187,8 @@ class ManagerCore:
         page = heapq.nsmallest(ask.MOST_ASKED, found)
         return ask.WrittenThere(tuple(PartitionId(DatasetId.of(key[1]), key[2], key[3]) for key in page))
 
-    def release(self, application: str, partitions: Sequence[PartitionId]) -> None:
+    def release(self, application: str, partitions: Iterable[PartitionId]) -> None:
         """Nobody needs these."""
-        _refuse_many(partitions)
         jobs = set()
         for partition in partitions:
             key, _ = _keys(application, partition)
@@ -246,7 +219,7 @@ class ManagerCore:
             self._note(("closed", *job))
         self._drivers.pop(application, None)
         self._losses.pop(application, None)
-        self.sights.end(application)
+        self.workers.sights.end(application)
 
     def losses(self, application: str, last: int, now: float) -> ask.Losses | None:
         """Tell what was lost after number `last`; None where that is all. The driver lives.
@@ -265,114 +238,23 @@ class ManagerCore:
         partitions, cause = known[last]
         return ask.Losses(last + 1, partitions, cause)
 
-    # --- workers
-
-    def check_lineage(self, asked: ask.Enroll) -> None:
-        """SettingError for a worker whose folder has gone another way than the one that was here last."""
-        known = self.state.workers.get(asked.worker)
-        if known is not None and known.incarnation and known.incarnation not in asked.lineage:
-            raise SettingError(
-                f"the worker at {asked.address} is refused: it comes as {asked.worker}, and a copy of its folder has"
-                f" been started since, at {known.address}. Start this one with another --dir, which is empty: then it"
-                " has a name of its own"
-            )
-
-    def enroll(self, asked: ask.Enroll, now: float) -> None:
-        """A worker is there, or again: under a name that it had it still holds what was committed there."""
-        self.check_lineage(asked)
-        known, incarnation = self.state.workers.get(asked.worker), asked.lineage[-1]
-        if known is None or (known.address, known.incarnation) != (asked.address, incarnation):
-            self._note(("worker", asked.worker, asked.address, incarnation))
-        self.sights.came(asked.worker, now)
-        if not self.state.history.is_old and any(self.state.history.lacks(*word) for word in asked.words):
-            self._miss_records()
-
-    def _miss_records(self) -> None:
-        """The log is an old copy: what it does not know to be complete may have been, and is lost."""
-        self._note(("old",))
-        lost: dict[str, list[PartitionId]] = defaultdict(list)
-        for key, known in list(self.state.partitions.items()):
-            if known.state in (RemoteState.NAMED, RemoteState.OPEN):
-                self._note(("ended", *key, RemoteEvent.LOSE.value, OLD_LOG))
-                lost[key[0]].append(PartitionId(DatasetId.of(key[1]), key[2], key[3]))
-        for application, partitions in lost.items():
-            self._losses[application] += [(piece, OLD_LOG) for piece in ask.pieces(partitions)]
-
-    def beat(self, worker: str, asked: ask.Beat, now: float) -> ask.Orders:
-        """A worker lives; what it is to drop. StaleError for one that was given up."""
-        if worker not in self.state.workers:
-            raise StaleError(f"worker {worker} was given up as lost: what it held is made again")
-        self.sights.beat(worker, asked, now)
-        known_worker = self.state.workers[worker]
-        if asked.is_leaving and not known_worker.is_leaving:
-            self._note(("leaving", worker))
-        if known_worker.is_leaving and not asked.is_leaving:
-            self._note(("worker", worker, known_worker.address, known_worker.incarnation))  # it was started again
-        drops, forget = self._not_needed(asked)
-        if self.state.history.is_old:
-            if worker not in self._missed:
-                unknown = ((*each[:2], writer) for each in asked.held if each[:2] in forget for writer in each[2])
-                theirs = ((*key, writer) for *key, writers in drops for writer in writers)
-                self._missed[worker] = frozenset((*unknown, *theirs))  # type: ignore[arg-type]
-            missed = self._missed[worker]
-            keeps = {key[:2] for key in missed}
-            forget = [each for each in forget if each not in keeps]
-            left = [(*key, tuple(each for each in gone if (*key, each) not in missed)) for *key, gone in drops]
-            drops = [each for each in left if each[2]]  # type: ignore[misc]
-        may_leave = asked.is_leaving and not self._needs(worker) and not self._missed.get(worker)
-        if self._has_memory and now - self._began < self._limits.rejoin:
-            drops, forget = [], []
-        return ask.Orders(tuple(drops), tuple(forget), may_leave)
-
-    def _not_needed(self, asked: ask.Beat) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[tuple[str, str]]]:
-        """The belongings of a worker that nobody needs: writers of datasets, and whole datasets."""
-        drops, forget = [], []
-        for application, dataset, writers in asked.held:
-            known = self.state.by_dataset.get((application, dataset))
-            if known is None:
-                forget.append((application, dataset))
-                continue
-            live = {w for key in known for w in self.state.partitions[key].writers if self._is_held(key)}
-            if gone := tuple(writer for writer in writers if writer not in live):
-                drops.append((application, dataset, gone))
-        return drops, forget
-
-    def lose_worker(self, worker: str, cause: str) -> None:
-        """A worker is gone, with what it holds."""
-        known = self.state.workers.get(worker)
-        if known is None:
-            return
-        self.sights.lose(worker)
-        lost: dict[str, list[PartitionId]] = defaultdict(list)
-        for key, partition in self.state.partitions.items():
-            if self._is_on(key, partition, worker):
-                lost[key[0]].append(PartitionId(DatasetId.of(key[1]), key[2], key[3]))
-        cause = f"worker {worker} at {known.address} is lost: {cause}"
-        for application, partitions in lost.items():
-            for each in partitions:
-                key, _ = _keys(application, each)
-                if not self.names.holds(key):
-                    self._note(("ended", *key, RemoteEvent.LOSE.value, cause))
-            if application in self._drivers:
-                self._losses[application] += [(piece, cause) for piece in ask.pieces(partitions)]
-        self._note(("gone", worker))
-
     def pass_time(self, now: float) -> list[str]:
         """Give up workers and drivers that have been silent for too long; returns the workers."""
-        silent = self.sights.silent(now - self._limits.silence)
-        for worker in silent:
-            self.lose_worker(worker, f"it was silent for {self._limits.silence:g} s")
+        silent = self.workers.pass_time(now)
         for application, when in list(self._drivers.items()):
             if now - when > self._limits.lease:
                 self.end_application(application)
         self._give_up_writers(now)
-        if self.state.history.is_old and now - self._began > self._limits.kept_lease:
-            self._note(("current",))
-            self._missed.clear()
         self.names.pass_time(now)
         return silent
 
     # --- inside
+
+    def _lost(self, lost: Mapping[str, list[PartitionId]], cause: str) -> None:
+        """Partitions are lost, by application: its driver is to hear."""
+        for application, partitions in lost.items():
+            if application in self._drivers:
+                self._losses[application] += [(piece, cause) for piece in ask.pieces(partitions)]
 
     def _give_up_writers(self, now: float) -> None:
         """Give up writers that have been silent for too long; forget those that have finished."""
@@ -424,17 +306,6 @@ class ManagerCore:
             )
         return known
 
-    def _is_held(self, key: PartitionKey) -> bool:
-        return self.state.partitions[key].is_held
-
-    def _is_on(self, key: PartitionKey, partition: KnownPartition, worker: str) -> bool:
-        if partition.state is RemoteState.COMPLETE:
-            return worker in partition.workers
-        return partition.state is RemoteState.OPEN and worker in self.state.datasets[key[:2]].workers
-
-    def _needs(self, worker: str) -> bool:
-        return any(self._is_on(key, partition, worker) for key, partition in self.state.partitions.items())
-
     def _move(self, application: str, dataset: DatasetKey, files: Iterable[int], now: float) -> None:
         """Give files other workers than each has had."""
         places = self.state.datasets[dataset].places
@@ -442,7 +313,7 @@ class ManagerCore:
         for file in files:
             together[places[file]].append(file)
         for had, same in together.items():
-            for file, worker in zip(same, self.sights.placed(application, len(same), now, had), strict=True):
+            for file, worker in zip(same, self.workers.sights.placed(application, len(same), now, had), strict=True):
                 self._note(("moved", *dataset, file, worker))
 
     def _located(self, dataset: DatasetKey, owner: str = "") -> ask.Located:
@@ -479,11 +350,6 @@ def _keys(application: str, partition: PartitionId) -> tuple[PartitionKey, Datas
         raise ProtocolError(f"the name of a job has {len(partition.job)} letters: {_MOST_LETTERS} is the limit")
     dataset = str(partition.dataset)
     return (application, dataset, partition.index, partition.attempt), (application, dataset)
-
-
-def _refuse_many(partitions: Sequence[PartitionId]) -> None:
-    if len(partitions) > ask.MOST_ASKED:
-        raise ProtocolError(f"{len(partitions)} partitions are asked about: {ask.MOST_ASKED} is the limit")
 
 
 def _stale(partition: PartitionId, known: KnownPartition) -> PartitionError | StaleError:

@@ -55,7 +55,7 @@ class WorkerLines:
         """Wait until this one may speak for its worker; SettingError where another one does."""
         began = time.monotonic()
         while (known := self._core.state.workers.get(asked.worker)) is not None:
-            self._core.check_lineage(asked)
+            self._core.workers.check_lineage(asked)
             former = self._lines.get(asked.worker, line)
             if former is not line and former.heard > began:
                 raise SettingError(
@@ -74,7 +74,7 @@ class WorkerLines:
             await asyncio.sleep(_LOOK_SECONDS)
             if not line.is_open:
                 raise EnvironmentLostError(f"{asked.worker} at {asked.address} has gone")
-        self._core.check_lineage(asked)
+        self._core.workers.check_lineage(asked)
         self._lines[asked.worker] = line
         line.heard = time.monotonic()
 
