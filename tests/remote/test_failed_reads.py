@@ -20,7 +20,7 @@ from penstock.link.control import carried_error, unpack
 from penstock.remote import messages as ask
 from penstock.remote.blocks import LEAST_CREDIT
 from penstock.remote.holdings import WorkerHoldings
-from penstock.remote.merged import PLACE, MergedFile, Spot
+from penstock.remote.merged import PLACE, MergedFile, Pushed, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.streams import ReadSession
@@ -68,8 +68,9 @@ def test_a_read_that_fails_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         holdings.store.write(WriteJob(spot, memoryview(DATA), written.set_result, lambda: None))
         assert await written is None
         holdings.store.index.add(
-            CommittedWriter("app", "rows", WRITER, "p", 1, b"", PLACE.pack(0, 0, len(DATA))),
-            {0: MergedFile(0, len(DATA))},
+            CommittedWriter(
+                "app", "rows", WRITER, "p", Pushed(1, b"", PLACE.pack(0, 0, len(DATA)), {0: MergedFile(0)})
+            ),
         )
         holdings.restore()
         monkeypatch.setattr(os, "preadv", failing)

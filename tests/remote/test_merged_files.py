@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PartitionReleasedError
-from penstock.remote.merged import PLACE, MergedFile, Spot
+from penstock.remote.merged import PLACE, Held, MergedFile, Pushed, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.wire import SUM
@@ -156,17 +156,18 @@ def test_bytes_that_are_missing_are_nobody_elses(tmp_path: Path) -> None:
 def test_a_commit_after_a_removal_of_its_dataset_stays(tmp_path: Path) -> None:
     """Also one that begins while the removal is under way: the rows that go are those that were there before."""
 
-    def committed(writer: int) -> CommittedWriter:
-        return CommittedWriter("app", "data", writer, f"p{writer}", 1, SUM.pack(0, 1, 2, 3), PLACE.pack(0, 0, 2))
+    def committed(writer: int, path: int) -> CommittedWriter:
+        pushed = Pushed(1, SUM.pack(0, 1, 2, 3), PLACE.pack(0, 0, 2), {0: MergedFile(path)})
+        return CommittedWriter("app", "data", writer, f"p{writer}", pushed)
 
     async def use(files: MergedFiles) -> None:
         await write(files, 3, b"ab")
-        await files.settle([3], committed(1), lambda: {0: MergedFile(3, 2)})
+        await files.settle(committed(1, 3))
         files.remove([3], ("app", "data"))
-        await files.settle([4], committed(2), lambda: {0: MergedFile(4, 2)})
+        await files.settle(committed(2, 4))
         await files.finish()
         known = list(files.index.known())
-        assert [(each.writers, each.files) for each in known] == [([(2, "p2", 1)], {0: MergedFile(4, 2)})]
+        assert [(each.writers, each.paths) for each in known] == [([(2, "p2", Held(1, 2))], {0: 4})]
 
     with_files(tmp_path, use)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from effort import examples
 from penstock.errors import IncompleteDataError, PartitionReleasedError, QuotaError, StaleError
 from penstock.remote.blocks import BLOCK_BYTES, HEAD, BlockHead, charge, is_whole, read_blocks, read_head
-from penstock.remote.merged import PLACE, BlockFate, MergedDataset, Room, Spot
+from penstock.remote.merged import PLACE, BlockFate, Held, MergedDataset, Room, Spot
 from penstock.remote.push_credit import MemoryMarks, PushCredit
 from penstock.remote.pushed import DAMAGED, FATES, TAKEN
 from penstock.remote.wire import SUM
@@ -245,7 +245,7 @@ def test_the_first_writer_that_commits_has_the_partition() -> None:
     pushed = dataset.commit(1, "job-e0.0#0", sums, {0: 1})
     assert pushed == dataset.commit(1, "job-e0.0#0", b"", {0: 1}), "a commit that comes again is the first"
     assert pushed is not None
-    assert (pushed.paths, pushed.sums) == ([0], sums)
+    assert (pushed.files[0].path, pushed.sums) == (0, sums)
     with pytest.raises(StaleError):
         dataset.commit(2, "job-e0.0#0", b"", {0: 1})
     assert dataset.offer(_head(block(1, 0, 0)))[0] is BlockFate.REPEAT
@@ -255,8 +255,8 @@ def test_the_first_writer_that_commits_has_the_partition() -> None:
         dataset.enter(3, "job-e0.0#0")
     with pytest.raises(PartitionReleasedError):
         dataset.readable([1])
-    dataset.settled(1)
-    assert dataset.readable([1]) == {1: 1}, "when the index has it"
+    dataset.settled(1, 40)
+    assert dataset.readable([1]) == {1: Held(1, 40)}, "when the index has it"
     assert dataset.commit(1, "job-e0.0#0", b"", {0: 1}) is None, "there is nothing to be kept again"
     with pytest.raises(PartitionReleasedError):
         dataset.readable([1, 2])
@@ -283,6 +283,11 @@ def test_a_gap_a_repeat_and_a_full_file_are_told() -> None:
     queue.add([block(1, 0, 6)])
     assert [each.number for each in queue.take_full()[0]] == [4, 5, 6]
     assert queue.is_empty
+    dataset.restore([(2, "p", Held(1, 1))], {0: 7})
+    dataset.find({})
+    dataset.enter(3, "q")
+    assert dataset.offer(_head(block(3, 0, 0)))[0] is BlockFate.FULL, "its file is away, with its disk"
+    assert dataset.offer(_head(block(3, 1, 0)))[0] is BlockFate.STORE
 
 
 def test_an_application_has_no_more_than_its_quota() -> None:
@@ -299,7 +304,9 @@ def test_an_application_has_no_more_than_its_quota() -> None:
     assert first.offer(_head(made))[0] is BlockFate.REPEAT, "what is there needs no room"
     first.commit(1, "p", b"", {0: 1})
     again = Room(quota=2 * size)
-    assert MergedDataset("job-e0", paths, again).restore([(1, "p", 1)], first.neighbours(1)) == {0}
+    restored = MergedDataset("job-e0", paths, again)
+    assert restored.restore([(1, "p", Held(1, 40))], {0: 0, 5: 9}) == {0}
+    restored.find({0: size})
     assert again.used == size
     assert second.discard(1) == [1]
     assert room.used == size
@@ -325,7 +332,9 @@ def test_what_outlives_an_application_counts_for_its_user() -> None:
     assert third.offer(_head(made))[0] is BlockFate.USER_OVER
     ended.commit(1, "p", b"", {0: 1})
     again = Room(quota=2 * size)
-    MergedDataset("job-e0", paths, Room(user=again)).restore([(1, "p", 1)], ended.neighbours(1))
+    restored = MergedDataset("job-e0", paths, Room(user=again))
+    restored.restore([(1, "p", Held(1, 40))], {0: 0})
+    restored.find({0: size})
     assert again.used == size
     ended.drop_all()
     _store(third, made)

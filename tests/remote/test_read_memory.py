@@ -22,7 +22,7 @@ from penstock.remote.blocks import BLOCK_BYTES, BlockHead
 from penstock.remote.holdings import WorkerHoldings
 from penstock.remote.peers import ServiceAccess
 from penstock.remote.read_memory import ReadMemory
-from penstock.remote.read_page import ReadPage, Row, WantedPage, read_page
+from penstock.remote.read_page import ReadPage, WantedPage, read_page
 from penstock.remote.streams import ReadSession
 from penstock.remote.wire import PAIR, BulkFrame
 from penstock.testing.waiting import eventually
@@ -45,7 +45,7 @@ class Disk:
 
     async def page(self, wanted: WantedPage) -> ReadPage:
         """The index says where blocks lie."""
-        return read_page([Row(0, 1, b"", self.places)], wanted)
+        return read_page(wanted, [(1, 0)], (b"", self.places))
 
     async def read(self, spot: Any, target: memoryview) -> None:
         """A reader waits for the disk."""
@@ -84,7 +84,7 @@ def holdings_with_blocks(disk: Any) -> WorkerHoldings:
     pushed = dataset.commit(1, "p", b"", {0: 8})
     assert pushed is not None
     disk.places = pushed.places
-    dataset.settled(1)
+    dataset.settled(1, 1)
     return holdings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PartitionReleasedError, SettingError
-from penstock.remote.merged import BUCKET, PLACE, MergedFile, Spot
+from penstock.remote.merged import BUCKET, PLACE, MergedFile, Pushed, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.store import MergedFiles, StoreOptions
 from penstock.remote.worker_index import INDEX_NAME, CommittedWriter
@@ -25,8 +25,8 @@ async def written(files: MergedFiles, path: int, *, commits: bool) -> None:
     assert await done is None
     if commits:
         file = path * BUCKET
-        committed = CommittedWriter("app", "data", path, "p", 1 << file, b"", PLACE.pack(file, 0, SIZE))
-        await files.settle([path], committed, lambda: {file: MergedFile(path, SIZE)})
+        pushed = Pushed(1 << file, b"", PLACE.pack(file, 0, SIZE), {file: MergedFile(path)})
+        await files.settle(CommittedWriter("app", "data", path, "p", pushed))
 
 
 def found(*folders: Path) -> set[str]:
@@ -41,7 +41,7 @@ def start(*folders: Path, reads: int | None = None) -> set[str]:
         files = MergedFiles(StoreOptions(folders, reserve=0))
         try:
             files.index.begin()
-            files.find({merged.path for each in files.index.known() for merged in each.files.values()})
+            files.find({path for each in files.index.known() for path in each.paths.values()})
             if reads is not None:
                 await files.read(Spot(reads, 0, SIZE), memoryview(bytearray(SIZE)))
         finally:

@@ -59,7 +59,10 @@ class Database:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """All statements of the block, or none of them."""
+        """All statements of the block, or none of them; within another one of that."""
+        if self._base.in_transaction:
+            yield
+            return
         try:
             with self._base:
                 self._base.execute("begin")

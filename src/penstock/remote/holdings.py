@@ -115,8 +115,7 @@ class WorkerHoldings:
         dataset = self.datasets.get((application, name))
         for writer in writers if dataset is not None else ():
             assert dataset is not None  # noqa: S101 - there are no writers otherwise
-            held = dataset.held(writer)
-            self.store.remove(dataset.discard(writer), (application, name), writer, held)
+            self.store.remove(dataset.discard(writer), (application, name), writer)
 
     def forget(self, application: str, name: str) -> None:
         """Nobody needs a dataset."""
@@ -132,8 +131,11 @@ class WorkerHoldings:
         """Have what was committed before; the name of this worker."""
         paths: set[int] = set()
         for found in self.store.index.known():
-            paths |= self.dataset(found.application, found.dataset).restore(found.writers, found.files)
-        self._next_path = max(self.store.find(paths), max(paths, default=-1) + 1)
+            paths |= self.dataset(found.application, found.dataset).restore(found.writers, found.paths)
+        following, sizes = self.store.find(paths)
+        self._next_path = max(following, max(paths, default=-1) + 1)
+        for dataset in self.datasets.values():
+            dataset.find(sizes)
         return self.store.index.id
 
     def begin(self) -> None:

@@ -63,8 +63,8 @@ class KeptNames:
         self._refuse_too_much(name, len(asked.description))
         if (partitions := ask.number_of(asked.partitions)) > _MOST_PARTITIONS:
             raise QuotaError(
-                f"the result {asked.name} can't be kept: it has {partitions:,} partitions, and {_MOST_PARTITIONS:,} is"
-                " the limit: use fewer"
+                f"the result {asked.name} can't be kept: it has {partitions:,} partitions, and"
+                f" {_MOST_PARTITIONS:,} is the limit: use fewer"
             )
         keys: list[PartitionKey] = []
         for partition in ask.unpacked_partitions(asked.partitions):

@@ -15,6 +15,7 @@ Rules:
 - Readers get committed blocks only, of the writers that they name, as they lie in the files.
 - The places of a writer's blocks are here as long as it writes, 16 bytes for each. Then the index has them on disk
   (`worker_index`), and one bit is left of each file. So a worker may hold any number of blocks.
+- A file that is in no folder when the worker starts takes no more: its disk may come back, with what it holds.
 - A file goes when it holds no writer's blocks any more.
 - The bytes of all files of an application, also of blocks that nobody needs in files that stay, are in its room, and
   in its user's: so a result that outlives its application counts for somebody. A block that would make them more than
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -113,8 +114,8 @@ class _Holder:
     places: bytearray = field(default_factory=bytearray)
     """`PLACE` of each block that is on the disk, in the order of their coming."""
     sums: bytes = b""
-    is_settled: bool = False
-    """True when the index has it."""
+    rows: int = 0
+    """The number of the first of its rows in the index, from 1; 0 until they are there."""
     awaited: dict[tuple[int, int], list[Callable[[BlockFate], None]]] = field(default_factory=dict)
     """By file and number: who waits for the end of its write."""
 
@@ -128,14 +129,20 @@ class _Holder:
         self.files, self.places, self.sums = {}, bytearray(), b""
 
 
+class Held(NamedTuple):
+    """A writer's part of the index: a bit for each file with its blocks, and the number of the first of its rows."""
+
+    files: int
+    rows: int
+
+
 class Pushed(NamedTuple):
     """A writer's part of a partition that is to be kept: the files with blocks, packed sums and places."""
 
     held: int
     sums: bytes
     places: bytes
-    paths: list[int]
-    """The numbers of these files on the disk."""
+    files: dict[int, MergedFile]
 
 
 @dataclass(slots=True)
@@ -164,6 +171,10 @@ class MergedFile:
 
     path: int
     size: int = 0
+    is_named: bool = False
+    """True when the index has its number."""
+    is_away: bool = False
+    """True if it lies in none of the folders."""
 
 
 class MergedDataset:
@@ -216,6 +227,8 @@ class MergedDataset:
         merged = self._files.get(head.file)
         if merged is None:
             merged = self._files[head.file] = MergedFile(next(self._paths))
+        elif merged.is_away:
+            return BlockFate.FULL, None
         if head.number == blocks.first:
             holder.held |= 1 << head.file
         blocks.next += 1
@@ -273,55 +286,47 @@ class MergedDataset:
             holder.held = sum(1 << file for file, each in holder.files.items() if each.stored > each.first)
             self._winners[partition] = writer
         holder.life.move(HolderEvent.COMMIT)
-        if holder.is_settled:
+        if holder.rows:
             return None
-        paths = [self._files[file].path for file in files_in(holder.held) if file in self._files]
-        return Pushed(holder.held, holder.sums, bytes(holder.places), paths)
+        files = {file: self._files[file] for file in files_in(holder.held) if file in self._files}
+        return Pushed(holder.held, holder.sums, bytes(holder.places), files)
 
-    def settled(self, writer: int) -> None:
-        """The index has what a writer has committed; idempotent."""
+    def settled(self, writer: int, rows: int) -> None:
+        """The index has what a writer has committed, from this row on; idempotent."""
         holder = self._holders[writer]
         if holder.life.state is HolderState.COMMITTED:
-            holder.is_settled = True
+            holder.rows = rows
             holder.let_go()
-
-    def held(self, writer: int) -> int:
-        """A bit for each file that has blocks of a writer."""
-        holder = self._holders.get(writer)
-        return 0 if holder is None else holder.held
 
     def paths(self, files: Iterable[int]) -> dict[int, int]:
         """The numbers on the disk of those of these files that are here."""
         return {file: merged.path for file in files if (merged := self._files.get(file)) is not None}
 
-    def neighbours(self, held: int) -> dict[int, MergedFile]:
-        """These files, and all in the same buckets of the index, as they are now."""
-        neighbours = {file // BUCKET for file in files_in(held)}
-        return {file: replace(merged) for file, merged in self._files.items() if file // BUCKET in neighbours}
-
-    def restore(self, writers: Iterable[tuple[int, str, int]], files: Mapping[int, MergedFile]) -> set[int]:
-        """Writers have committed before this worker was started: partition and files of each; the paths.
-
-        Files go on after the last block that is known.
-        """
+    def restore(self, writers: Iterable[tuple[int, str, Held]], paths: Mapping[int, int]) -> set[int]:
+        """Writers have committed before this worker was started: partition and part of each. The paths of all."""
         held = 0
         for writer, partition, theirs in writers:
             life = Lifecycle(f"writer {writer:x} of {partition}", HOLDER_TABLE, HolderState.COMMITTED)
-            self._holders[writer] = _Holder(partition, life, theirs, is_settled=True)
+            self._holders[writer] = _Holder(partition, life, theirs.files, rows=theirs.rows)
             self._winners[partition] = writer
-            held |= theirs
-        self._files = {file: merged for file, merged in files.items() if held >> file & 1}
-        self._room.use(sum(merged.size for merged in self._files.values()))
+            held |= theirs.files
+        self._files = {file: MergedFile(path, is_named=True) for file, path in paths.items() if held >> file & 1}
         return {merged.path for merged in self._files.values()}
 
-    def readable(self, writers: Iterable[int]) -> dict[int, int]:
-        """The files of each of these writers; PartitionReleasedError for one that holds nothing here."""
+    def find(self, sizes: Mapping[int, int]) -> None:
+        """The files are there with so many bytes, each by its path, and go on after these; others are away."""
+        for merged in self._files.values():
+            merged.size, merged.is_away = sizes.get(merged.path, 0), merged.path not in sizes
+            self._room.use(merged.size)
+
+    def readable(self, writers: Iterable[int]) -> dict[int, Held]:
+        """The parts of these writers; PartitionReleasedError for one that holds nothing here."""
         found = {}
         for writer in writers:
             holder = self._holders.get(writer)
-            if holder is None or holder.life.state is not HolderState.COMMITTED or not holder.is_settled:
+            if holder is None or holder.life.state is not HolderState.COMMITTED or not holder.rows:
                 raise PartitionReleasedError(f"{self.name}: writer {writer:x} holds nothing here: it was released")
-            found[writer] = holder.held
+            found[writer] = Held(holder.held, holder.rows)
         return found
 
     def drop_all(self) -> list[int]:

@@ -9,7 +9,6 @@ goes on, and sends again what was not acknowledged.
 from __future__ import annotations
 
 import asyncio
-import functools
 import struct
 import time
 from typing import Any
@@ -197,9 +196,6 @@ class PushSession:
         name, partition, writer = str(asked.partition.dataset), str(asked.partition), asked.writer
         pushed = dataset.commit(writer, partition, asked.sums, dict(PAIR.iter_unpack(asked.ends)))
         if pushed is not None:
-            held, sums, places, paths = pushed
-            committed = CommittedWriter(self._application, name, writer, partition, held, sums, places)
-            files = functools.partial(dataset.neighbours, held)
-            await self._holdings.store.settle(paths, committed, files)
-            dataset.settled(writer)
+            committed = CommittedWriter(self._application, name, writer, partition, pushed)
+            dataset.settled(writer, await self._holdings.store.settle(committed))
         return Done()

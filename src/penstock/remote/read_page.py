@@ -7,16 +7,15 @@ Blocks lie in packed arrays from the index's rows to the disk's reads: there is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import IncompleteDataError
 from penstock.remote.blocks import BLOCK_BYTES
-from penstock.remote.merged import BUCKET, Spot
+from penstock.remote.merged import BUCKET, Held, Spot
 from penstock.remote.wire import READ_SUM
 
 RUN_BYTES: Final = BLOCK_BYTES
@@ -31,21 +30,29 @@ assert _READ_SUMS.itemsize == READ_SUM.size  # noqa: S101
 class WantedPage(NamedTuple):
     """The writers and files of a dataset that a reader wants."""
 
-    application: str
-    dataset: str
-    writers: Mapping[int, int]
-    """Each with a bit for each file that has blocks of it."""
+    writers: Mapping[int, Held]
     paths: Mapping[int, int]
     """The files, each with its number on the disk."""
 
+    @property
+    def rows(self) -> dict[int, int]:
+        """The numbers of the rows of the index that have these, each with its writer."""
+        found = {}
+        for bucket, files in itertools.groupby(sorted(self.paths), lambda file: file // BUCKET):
+            of_bucket = sum(1 << file % BUCKET for file in files)
+            for writer, held in self.writers.items():
+                if held.files >> bucket * BUCKET & of_bucket:
+                    found[held.rows + bucket] = writer
+        return found
 
-class Row(NamedTuple):
-    """The part of one writer in one bucket of files."""
 
-    bucket: int
-    writer: int
+class PackedRows(NamedTuple):
+    """The rows of a commit, or of a page, in one piece: sums and places of all, one after the other."""
+
     sums: bytes
     places: bytes
+    cuts: list[tuple[int, int, int, int, int]]
+    """Of each bucket its number, and where its sums and its places begin, and how many bytes these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +81,24 @@ class ReadPage:
                 begin = past  # noqa: PLW2901 - the rest of the stretch
 
 
-def buckets_of(files: Iterable[int]) -> list[int]:
-    """The buckets in which files are, each once."""
-    return sorted({file // BUCKET for file in files})
+def packed_rows(sums: bytes, places: bytes) -> PackedRows:
+    """The rows of a commit: packed sums and places, as they came, by bucket."""
+    sums, summed = _by_bucket(np.frombuffer(sums, _SUMS))
+    places, placed = _by_bucket(np.frombuffer(places, _PLACES))
+    nothing = 0, 0
+    buckets = sorted(summed.keys() | placed.keys())
+    return PackedRows(
+        sums, places, [(each, *summed.get(each, nothing), *placed.get(each, nothing)) for each in buckets]
+    )
 
 
-def bucket_rows(sums: bytes, places: bytes) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    """The part of a writer in each bucket: packed sums and places, as they came."""
-    theirs = _by_bucket(np.frombuffer(places, _PLACES))
-    summed = _by_bucket(np.frombuffer(sums, _SUMS))
-    for bucket in sorted(theirs.keys() | summed.keys()):
-        yield bucket, (summed.get(bucket, b""), theirs.get(bucket, b""))
-
-
-def read_page(rows: Sequence[Row], page: WantedPage) -> ReadPage:
-    """Read a page from the rows of its writers and buckets; IncompleteDataError where one is missing."""
-    files = sorted(page.paths)
-    there = {(row.bucket, row.writer) for row in rows}
-    wanted = sum(1 << file for file in files)
-    for bucket in buckets_of(files):
-        of_bucket = wanted & (1 << BUCKET) - 1 << bucket * BUCKET
-        for writer, held in page.writers.items():
-            if held & of_bucket and (bucket, writer) not in there:
-                raise IncompleteDataError(f"the index has lost blocks of writer {writer:x}")
-    chosen = np.array(files, "<u4")
-    sums = np.frombuffer(b"".join(row.sums for row in rows), _SUMS)
-    counts = [len(row.sums) // _SUMS.itemsize for row in rows]
-    of = np.repeat(np.array([row.writer for row in rows], "<u8"), counts)
+def read_page(page: WantedPage, writers: Sequence[tuple[int, int]], packed: tuple[bytes, bytes]) -> ReadPage:
+    """Read a page from the packed sums and places of its rows: of each row the writer, and the bytes of its sums."""
+    chosen = np.array(list(page.paths), "<u4")
+    sums = np.frombuffer(packed[0], _SUMS)
+    of = np.repeat(
+        np.array([writer for writer, _ in writers], "<u8"), [size // _SUMS.itemsize for _, size in writers]
+    )
     fit = np.isin(sums["file"], chosen)
     sums, of = sums[fit], of[fit]
     order = np.argsort(of, kind="stable")
@@ -110,20 +108,20 @@ def read_page(rows: Sequence[Row], page: WantedPage) -> ReadPage:
     totals["writer"] = of[firsts]
     for name in ("rows", "bytes", "checksum"):
         totals[name] = np.add.reduceat(sums[name], firsts) if len(firsts) else 0
-    places = np.frombuffer(b"".join(row.places for row in rows), _PLACES)
+    places = np.frombuffer(packed[1], _PLACES)
     places = places[np.isin(places["file"], chosen)]
     places = places[np.lexsort((places["offset"], places["file"]))]
     return ReadPage(totals.tobytes(), page.paths, places, int(places["size"].sum(dtype="<u8")))
 
 
-def _by_bucket(records: npt.NDArray[np.void]) -> dict[int, bytes]:
-    if not len(records):
-        return {}
-    buckets = records["file"] // BUCKET
-    order = np.argsort(buckets, kind="stable")
-    records, buckets = records[order], buckets[order]
-    begins = np.flatnonzero(np.diff(buckets.astype("i8"), prepend=-1))
-    return {
-        int(buckets[begin]): records[begin:end].tobytes()
-        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(records)], strict=True)
-    }
+def _by_bucket(records: npt.NDArray[np.void]) -> tuple[bytes, dict[int, tuple[int, int]]]:
+    """The records by bucket, and where those of each begin, and their bytes."""
+    buckets = records["file"].astype("i8") // BUCKET
+    if (buckets[1:] < buckets[:-1]).any():
+        order = np.argsort(buckets, kind="stable")
+        records, buckets = records[order], buckets[order]
+    begins = np.flatnonzero(np.diff(buckets, prepend=-1))
+    ends = np.append(begins[1:], len(records)) * records.itemsize if len(begins) else begins
+    begins, buckets = begins * records.itemsize, buckets[begins]
+    found = zip(buckets.tolist(), begins.tolist(), (ends - begins).tolist(), strict=True)
+    return records.tobytes(), {bucket: (begin, size) for bucket, begin, size in found}

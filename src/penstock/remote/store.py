@@ -18,14 +18,15 @@ import asyncio
 import errno
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import PartitionReleasedError, StorageError
 from penstock.machine.disk_threads import DiskThreads
 from penstock.remote.log_history import HeardWords
-from penstock.remote.merged import MergedFile, Spot
+from penstock.remote.merged import Spot
 from penstock.remote.merged_disk import NOWAIT, MergedDisk, WriteJob
 from penstock.remote.read_page import ReadPage, WantedPage
 from penstock.remote.worker_folders import MERGED, MERGING, found_files, open_worker_folders, sweep
@@ -67,7 +68,7 @@ class MergedFiles:
         self.words = HeardWords(self.index.words())
         """Those of the manager about its log."""
         self._indexing = DiskThreads("remote index", 1)
-        self._settling: dict[asyncio.Future[None], tuple[str, str, int]] = {}
+        self._settling: dict[asyncio.Future[int], tuple[str, str, int]] = {}
         """The commits that are not in the index yet: application, dataset and writer."""
         self._forgetting: dict[asyncio.Task[None], tuple[str, str]] = {}
         """The removals that are under way: of which dataset."""
@@ -118,18 +119,16 @@ class MergedFiles:
                 raise OSError(errno.EIO, f"file {first.path} lies in none of this worker's folders") from error
             raise PartitionReleasedError(f"file {first.path} was removed: what it held was released") from error
 
-    async def settle(
-        self, paths: Sequence[int], committed: CommittedWriter, files: Callable[[], Mapping[int, MergedFile]]
-    ) -> None:
-        """Wait until the commit is in the index, and, where that is wanted, these files on the disk. StorageError.
+    async def settle(self, committed: CommittedWriter) -> int:
+        """Wait until the commit is in the index, and, where that is wanted, its files on the disk. StorageError.
 
-        `files` says how those of its buckets are when it goes there: so the index gets no older word after a newer.
+        The number of the first of its rows.
         """
         before = [each for each, of in self._forgetting.items() if of == committed[:2]]
-        settling = asyncio.ensure_future(self._settled(before, paths, committed, files))
+        settling = asyncio.ensure_future(self._settled(before, committed))
         self._settling[settling] = committed[:3]
         settling.add_done_callback(self._settling.pop)
-        await settling
+        return await settling
 
     async def page(self, wanted: WantedPage) -> ReadPage:
         """The places of the blocks that a reader wants. StorageError, IncompleteDataError."""
@@ -142,29 +141,29 @@ class MergedFiles:
         except StorageError as error:
             _LOG.warning("%s", error)
 
-    def remove(self, paths: Iterable[int], of: tuple[str, str], writer: int | None = None, held: int = 0) -> None:
+    def remove(self, paths: Iterable[int], of: tuple[str, str], writer: int | None = None) -> None:
         """Remove what a writer, or all of a dataset, has in the index, and files, in threads."""
         removing = [disk.writes.run(self._remove, disk, theirs) for disk, theirs in self._by_disk(paths).items()]
         settling = [
             each for each, theirs in self._settling.items() if theirs[:2] == of and writer in (None, theirs[2])
         ]
-        forgetting = asyncio.ensure_future(self._forget([*removing, *settling], of, writer, held))
+        forgetting = asyncio.ensure_future(self._forget([*removing, *settling], of, writer))
         self._forgetting[forgetting] = of
         forgetting.add_done_callback(self._forgetting.pop)
 
-    def find(self, paths: Set[int]) -> int:
-        """Find these files, at the start; the first number that no file has had."""
+    def find(self, paths: Set[int]) -> tuple[int, dict[int, int]]:
+        """Find these files, at the start: the first number that none has had, and the bytes of each that is there."""
         found, following = found_files(self._options.directories, paths)
-        self._elsewhere = {path: each for path, each in found.items() if each != self._directory(path)}
+        self._elsewhere = {path: each.folder for path, each in found.items() if each.folder != self._directory(path)}
         self._committed = set(paths)
         self._missing = frozenset(paths - found.keys())
         if self._missing:
             _LOG.error("%d files of the index are in none of the folders: what they hold is lost", len(self._missing))
-        return following
+        return following, {path: each.size for path, each in found.items()}
 
     async def finish(self) -> None:
         """Wait for what is being committed or removed, but not for a disk that hangs."""
-        under_way = [*self._settling, *self._forgetting]
+        under_way: list[asyncio.Future[Any]] = [*self._settling, *self._forgetting]
         if under_way:
             await asyncio.wait(under_way, timeout=_FINISH_SECONDS)
 
@@ -178,23 +177,16 @@ class MergedFiles:
             sweep(directory)
         self._folders.let_go()
 
-    async def _settled(
-        self,
-        before: Sequence[asyncio.Future[None]],
-        paths: Sequence[int],
-        committed: CommittedWriter,
-        files: Callable[[], Mapping[int, MergedFile]],
-    ) -> None:
+    async def _settled(self, before: Sequence[asyncio.Future[None]], committed: CommittedWriter) -> int:
         """Commit, after removals of the same dataset that began `before`: they drop all rows of its name."""
+        paths = [merged.path for merged in committed.pushed.files.values()]
         unnamed = [path for path in paths if self._options.fsync or path not in self._committed]
         by_disk = self._by_disk(unnamed)
         await asyncio.gather(*(disk.writes.run(self._keep, disk, theirs) for disk, theirs in by_disk.items()))
         await asyncio.gather(*before, return_exceptions=True)
-        await self._indexing.run(self.index.add, committed, files(), self.words.all)
+        return await self._indexing.run(self.index.add, committed, self.words.all)
 
-    async def _forget(
-        self, before: Sequence[asyncio.Future[None]], of: tuple[str, str], writer: int | None, held: int
-    ) -> None:
+    async def _forget(self, before: Sequence[asyncio.Future[Any]], of: tuple[str, str], writer: int | None) -> None:
         """Forget in the index what was removed: after the files, as one that no row names would stay for good.
 
         A removal and a commit of one dataset wait for each other in the order in which they began.
@@ -202,10 +194,11 @@ class MergedFiles:
         await asyncio.gather(*before, return_exceptions=True)
         try:
             if writer is not None:
-                await self._indexing.run(self.index.drop_writer, *of, writer, held)
+                await self._indexing.run(self.index.drop_writer, *of, writer)
             else:
-                while await self._indexing.run(self.index.drop_some, *of):
-                    continue  # others take their turn
+                await self._indexing.run(self.index.drop, *of)
+            while await self._indexing.run(self.index.clean):
+                continue  # others take their turn
         except StorageError as error:  # then the row stays, for readers of a file that is gone
             _LOG.warning("%s", error)
 

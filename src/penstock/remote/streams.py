@@ -72,7 +72,7 @@ class ReadSession:
             )
         owner = self._owner(asked)
         dataset = self._holdings.known(owner, asked.dataset)
-        wanted = WantedPage(owner, asked.dataset, dataset.readable(asked.writers), dataset.paths(files))
+        wanted = WantedPage(dataset.readable(asked.writers), dataset.paths(files))
         self._streams[asked.stream] = None
         return asyncio.ensure_future(self._opened(asked, dataset, wanted))
 

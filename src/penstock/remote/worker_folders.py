@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.machine.owned_folders import ID_NAME, FolderKind, OpenFolders, open_folders
 from penstock.remote.worker_index import INDEX_NAME, WorkerIndex
@@ -44,20 +44,27 @@ def number_of(path: Path) -> int:
     return int(path.stem) if path.stem.isascii() and path.stem.isdigit() else -1
 
 
-def found_files(folders: Sequence[Path], named: Container[int]) -> tuple[dict[int, Path], int]:
-    """The folders of the files that the index names, and the first number that no file has had.
+class FoundFile(NamedTuple):
+    """A file that the index names: its folder, and its bytes."""
+
+    folder: Path
+    size: int
+
+
+def found_files(folders: Sequence[Path], named: Container[int]) -> tuple[dict[int, FoundFile], int]:
+    """The files that the index names, and the first number that no file has had.
 
     Files that are nobody's go; those that were somebody's stay.
     """
-    found: dict[int, Path] = {}
+    found: dict[int, FoundFile] = {}
     following = unknown = 0
     for folder in folders:
         for path in [*folder.glob(f"*{MERGED}"), *folder.glob(f"*{MERGING}")]:
             number = number_of(path)
             following = max(following, number + 1)
             if number in named:
-                path.rename(path.with_suffix(MERGED))  # its name may have been lost with the power
-                found[number] = folder
+                path = path.rename(path.with_suffix(MERGED))  # noqa: PLW2901 - that may have been lost with the power
+                found[number] = FoundFile(folder, path.stat().st_size)
             elif number >= 0 and path.suffix == MERGING:
                 path.unlink(missing_ok=True)
             else:

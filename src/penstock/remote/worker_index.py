@@ -4,8 +4,13 @@
 Rules: the rows are there before a commit is answered, so a worker that is killed serves after its start what was
 committed. After a loss of power rows or blocks may be missing: readers find it by the checksums. The places of blocks
 are never all in memory: they lie in rows of one writer and a bucket of neighbouring files, and a start reads none of
-them. Each start draws a token, and all since the last one that the manager has taken are the folder's lineage: a copy
-of the folder that was started itself has another one. A database of another version is refused. One thread at a time.
+them. The rows of a commit have numbers that follow each other, beyond all others: they lie together on the disk, and
+whoever knows the first one's number finds each without a search. Each start draws a token, and all since the last one
+that the manager has taken are the folder's lineage: a copy of the folder that was started itself has another one. A
+database of another version is refused. One thread at a time.
+
+Limit: blocks on the disk name a writer and a file, and nobody else: not whose they are, whether they were committed,
+nor what rows they have. So an index that is lost can't be made again from them.
 """
 
 from __future__ import annotations
@@ -13,54 +18,64 @@ from __future__ import annotations
 import json
 import secrets
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import StorageError
+from penstock.errors import IncompleteDataError, StorageError
 from penstock.machine.database import Database, DatabaseForm
-from penstock.remote.merged import BUCKET, MergedFile, files_in
-from penstock.remote.read_page import ReadPage, Row, WantedPage, bucket_rows, buckets_of, read_page
+from penstock.remote.merged import Held, Pushed
+from penstock.remote.read_page import ReadPage, WantedPage, packed_rows, read_page
 
 INDEX_NAME: Final = "index.sqlite"
-_VERSION = 3
-_FILE = struct.Struct("<IQQ")
-"""File, its number on the disk, bytes."""
-_BUCKETS_AT_ONCE = 64
+_VERSION = 4
+_FILE = struct.Struct("<IQ")
+"""File, and its number on the disk."""
+_WRITERS_AT_ONCE = 16
 _TABLES = """
 create table worker (name text);
 create table starts (number integer primary key autoincrement, token text);
 create table words (token text, records integer);
 create table datasets (number integer primary key, application text, dataset text, unique (application, dataset));
 create table writers (
-    dataset integer, writer integer, partition text, held blob, primary key (dataset, writer)
+    dataset integer, writer integer, partition text, held blob, begin integer, past integer,
+    primary key (dataset, writer)
 ) without rowid;
-create table files (dataset integer, bucket integer, files blob, primary key (dataset, bucket)) without rowid;
-create table blocks (
-    dataset integer, bucket integer, writer integer, sums blob, places blob, primary key (dataset, bucket, writer)
-) without rowid;
+create table files (dataset integer, begin integer, files blob, primary key (dataset, begin)) without rowid;
+create table blocks (number integer primary key, sums blob, places blob);
+create table garbage (begin integer, past integer);
+"""
+# One statement for all rows: between two of them Python gives its lock to the event loop, and waits to get it back.
+_INSERT = """
+insert into blocks select ? + json_extract(value, '$[0]'),
+    substr(rows.sums, 1 + json_extract(value, '$[1]'), json_extract(value, '$[2]')),
+    substr(rows.places, 1 + json_extract(value, '$[3]'), json_extract(value, '$[4]'))
+from (select ? as sums, ? as places) as rows, json_each(?)
+"""
+_SELECT = """
+select '[' || group_concat(number) || '],[' || group_concat(coalesce(length(sums), 0)) || ']',
+    group_concat(hex(sums), ''), group_concat(hex(places), '')
+from blocks where number in (select value from json_each(?))
 """
 
 
 class CommittedWriter(NamedTuple):
-    """One writer's part of a partition: its files, of each the sums (`SUM`), and where its blocks lie (`PLACE`)."""
+    """One writer's part of a partition."""
 
     application: str
     dataset: str
     writer: int
     partition: str
-    held: int
-    sums: bytes
-    places: bytes
+    pushed: Pushed
 
 
 class KnownWriters(NamedTuple):
-    """A dataset that has committed writers: each with its partition and files, and the files on the disk."""
+    """A dataset that has committed writers: each with its partition and part, and the paths of its files."""
 
     application: str
     dataset: str
-    writers: list[tuple[int, str, int]]
-    files: dict[int, MergedFile]
+    writers: list[tuple[int, str, Held]]
+    paths: dict[int, int]
 
 
 class WorkerIndex:
@@ -71,6 +86,10 @@ class WorkerIndex:
         self._base = Database(path, DatabaseForm(_TABLES, _VERSION), self._failure, stays_in_its_thread=False)
         if self._base.run("select name from worker").fetchone() is None:
             self._base.run("insert into worker values (?)", secrets.token_hex(6))
+        (last,) = self._base.run("select max(number) from blocks").fetchone()
+        self._next = (last or 0) + 1
+        """The number of the next row of places."""
+        self._words = self.words()
 
     @property
     def id(self) -> str:
@@ -100,79 +119,91 @@ class WorkerIndex:
         run = self._base.run
         for number, application, dataset in run("select number, application, dataset from datasets").fetchall():
             writers = [
-                (writer, partition, int.from_bytes(held, "little"))
-                for _, writer, partition, held in run("select * from writers where dataset = ?", number).fetchall()
+                (writer, partition, Held(int.from_bytes(held, "little"), begin))
+                for _, writer, partition, held, begin, _ in run(
+                    "select * from writers where dataset = ?", number
+                ).fetchall()
             ]
-            files: dict[int, MergedFile] = {}
-            for (packed,) in run("select files from files where dataset = ?", number).fetchall():
+            paths: dict[int, int] = {}
+            for (packed,) in run("select files from files where dataset = ? order by begin", number).fetchall():
                 try:
-                    files |= {file: MergedFile(path, size) for file, path, size in _FILE.iter_unpack(packed)}
+                    paths |= dict(_FILE.iter_unpack(packed))
                 except struct.error as error:
                     raise self._failure(error) from error
-            yield KnownWriters(application, dataset, writers, files)
+            yield KnownWriters(application, dataset, writers, paths)
 
     def words(self) -> list[tuple[str, int]]:
         """The manager's words about its log that were heard with the last commit."""
         return [(token, records) for token, records in self._base.run("select * from words").fetchall()]
 
-    def add(
-        self, committed: CommittedWriter, files: Mapping[int, MergedFile], words: Iterable[tuple[str, int]] = ()
-    ) -> None:
-        """A writer has committed, in files that are so now, with all in their buckets; these words were heard."""
-        application, dataset, writer, partition, held, sums, places = committed
-        by_bucket: dict[int, bytearray] = {}
-        for file, merged in files.items():
-            by_bucket.setdefault(file // BUCKET, bytearray()).extend(_FILE.pack(file, merged.path, merged.size))
+    def add(self, committed: CommittedWriter, words: Iterable[tuple[str, int]] = ()) -> int:
+        """A writer has committed; these words were heard. The number of the first of its rows. Idempotent."""
+        application, dataset, writer, partition, (held, sums, places, files) = committed
+        run, begin = self._base.run, self._next
+        rows = packed_rows(sums, places)
+        past = begin + rows.cuts[-1][0] + 1 if rows.cuts else begin
+        unnamed = {file: merged for file, merged in files.items() if not merged.is_named}
+        heard = list(words)
         with self._base.at_once():
-            run = self._base.run
-            run("insert or ignore into datasets (application, dataset) values (?, ?)", application, dataset)
             number = self._number(application, dataset)
+            if number < 0:
+                run("insert into datasets (application, dataset) values (?, ?)", application, dataset)
+                number = self._number(application, dataset)
             bits = held.to_bytes((held.bit_length() + 7) // 8, "little")
-            run("insert or replace into writers values (?, ?, ?, ?)", number, writer, partition, bits)
-            for bucket, row in bucket_rows(sums, places):
-                run("insert or replace into blocks values (?, ?, ?, ?, ?)", number, bucket, writer, *row)
-            run("delete from words")
-            for word in words:
-                run("insert into words values (?, ?)", *word)
-            for bucket, packed in by_bucket.items():
-                run("insert or replace into files values (?, ?, ?)", number, bucket, packed)
+            values = number, writer, partition, bits, begin, past
+            if not run("insert or ignore into writers values (?, ?, ?, ?, ?, ?)", *values).rowcount:
+                return self._begin(number, writer)
+            run(_INSERT, begin, rows.sums, rows.places, json.dumps(rows.cuts))
+            if unnamed:
+                packed = b"".join(_FILE.pack(file, merged.path) for file, merged in unnamed.items())
+                run("insert into files values (?, ?, ?)", number, begin, packed)
+            if heard != self._words:
+                run("delete from words")
+                for word in heard:
+                    run("insert into words values (?, ?)", *word)
+        self._next, self._words = past, heard
+        for merged in unnamed.values():
+            merged.is_named = True
+        return begin
 
     def read(self, wanted: WantedPage) -> ReadPage:
         """The places of the blocks that a reader wants; IncompleteDataError where some are missing here."""
-        number, which = self._number(wanted.application, wanted.dataset), json.dumps(list(wanted.writers))
-        found: list[Row] = []
-        for bucket in buckets_of(wanted.paths):
-            rows = self._base.run(
-                "select writer, sums, places from blocks where dataset = ? and bucket = ?"
-                " and writer in (select value from json_each(?))",
-                *(number, bucket, which),
-            )
-            found += [Row(bucket, *row) for row in rows.fetchall()]
-        return read_page(found, wanted)
+        writers = wanted.rows
+        told, sums, places = self._base.run(_SELECT, json.dumps(list(writers))).fetchone()
+        numbers, sizes = json.loads(f"[{told or '[],[]'}]")
+        if len(numbers) < len(writers):
+            lost = writers[min(writers.keys() - set(numbers))]
+            raise IncompleteDataError(f"the index has lost blocks of writer {lost:x}")
+        rows = [(writers[number], size) for number, size in zip(numbers, sizes, strict=True)]
+        return read_page(wanted, rows, (bytes.fromhex(sums or ""), bytes.fromhex(places or "")))
 
-    def drop_writer(self, application: str, dataset: str, writer: int, held: int) -> None:
-        """Nobody needs what a writer has, in these files."""
+    def drop_writer(self, application: str, dataset: str, writer: int) -> None:
+        """Nobody needs what a writer has."""
+        self._drop("dataset = ? and writer = ?", self._number(application, dataset), writer)
+
+    def drop(self, application: str, dataset: str) -> None:
+        """Nobody needs a dataset."""
         number = self._number(application, dataset)
         with self._base.at_once():
-            self._base.run("delete from writers where dataset = ? and writer = ?", number, writer)
-            for bucket in buckets_of(files_in(held)):
-                self._base.run(
-                    "delete from blocks where dataset = ? and bucket = ? and writer = ?", number, bucket, writer
-                )
+            self._drop("dataset = ?", number)
+            self._base.run("delete from files where dataset = ?", number)
+            self._base.run("delete from datasets where number = ?", number)
 
-    def drop_some(self, application: str, dataset: str) -> bool:
-        """Drop some of a dataset that nobody needs; False if nothing of it is left."""
-        number = self._number(application, dataset)
+    def clean(self) -> bool:
+        """Remove some rows of places that nobody needs; False if there are no more."""
+        run = self._base.run
+        found = run("select rowid, begin, past from garbage limit ?", _WRITERS_AT_ONCE).fetchall()
         with self._base.at_once():
-            run = self._base.run
-            run("delete from writers where dataset = ?", number)
-            run("delete from files where dataset = ?", number)
-            (first,) = run("select min(bucket) from blocks where dataset = ?", number).fetchone()
-            if first is None:
-                run("delete from datasets where number = ?", number)
-                return False
-            run("delete from blocks where dataset = ? and bucket < ?", number, first + _BUCKETS_AT_ONCE)
-        return True
+            for row, begin, past in found:
+                run("delete from blocks where number >= ? and number < ?", begin, past)
+                run("delete from garbage where rowid = ?", row)
+        return len(found) == _WRITERS_AT_ONCE
+
+    def _drop(self, which: str, *values: int) -> None:
+        """Writers go: their rows of places are garbage from now on."""
+        with self._base.at_once():
+            self._base.run(f"insert into garbage select begin, past from writers where {which}", *values)  # noqa: S608
+            self._base.run(f"delete from writers where {which}", *values)  # noqa: S608 - our own words
 
     def close(self) -> None:
         """Close it; idempotent."""
@@ -184,6 +215,13 @@ class WorkerIndex:
             "select number from datasets where application = ? and dataset = ?", application, dataset
         ).fetchone()
         return -1 if found is None else int(found[0])
+
+    def _begin(self, number: int, writer: int) -> int:
+        """The first row of a writer that is there."""
+        (begin,) = self._base.run(
+            "select begin from writers where dataset = ? and writer = ?", number, writer
+        ).fetchone()
+        return int(begin)
 
     def _failure(self, error: Exception) -> StorageError:
         return StorageError(
