@@ -137,36 +137,6 @@ def test_the_first_rows_of_a_sorted_stream_with_other_columns() -> None:
             changed.limit(3)
 
 
-NUMBERS = [
-    (pa.int8(), pa.int32(), pa.int32()),
-    (pa.int64(), pa.float32(), pa.float64()),
-    (pa.float32(), pa.float64(), pa.float64()),
-    (pa.int32(), pa.decimal128(5, 2), pa.decimal128(12, 2)),
-    (pa.decimal128(5, 2), pa.decimal128(20, 10), pa.decimal128(20, 10)),
-    (pa.decimal128(5, 2), pa.float32(), pa.float64()),
-    (pa.null(), pa.string(), pa.string()),
-    (pa.int64(), pa.decimal128(38, 20), None),
-    (pa.int64(), pa.string(), None),
-]
-"""Two types, and the one that a union has, or None where it is refused."""
-
-
-@pytest.mark.parametrize(("one", "other", "wider"), NUMBERS)
-def test_unions_have_the_wider_number(one: pa.DataType, other: pa.DataType, wider: pa.DataType | None) -> None:
-    """By Spark's rules, whichever stream comes first; values are the same."""
-    streams = [fromBatches([pa.record_batch({"n": pa.nulls(1, kind)})]) for kind in (one, other)]
-    if one == pa.int32():
-        streams[0] = fromBatches([pa.record_batch({"n": pa.array([7], one)})])
-    for left, right in (streams, streams[::-1]):
-        if wider is None:
-            with pytest.raises(SchemaError, match="names and types of columns must be the same"):
-                left.union(right)
-            continue
-        found = run_local(left.union(right))
-        assert found.schema.types == [wider]
-        assert min(found["n"].to_pylist(), key=str) == (7 if one == pa.int32() else None)
-
-
 LAYOUTS = [
     (pa.string(), [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ["x", None]),
     (pa.binary(), [pa.large_binary(), pa.binary_view()], [b"x", None]),
@@ -199,6 +169,11 @@ def test_a_declared_layout_is_no_type_of_its_own(number: int) -> None:
         assert run_local(met).select(["v", "k", "j"]).to_pydict() == {
             "v": pa.array(values, plain).to_pylist()[:1], "k": [0], "j": [0],
         }  # fmt: skip
+        groups = streams[0].keyBy("v").cogroup(streams[-1].keyBy("v"))
+        sizes = groups.applyInArrow(
+            lambda one, other: pa.table({"n": [one.num_rows], "m": [other.num_rows]}), "n long, m long"
+        )
+        assert run_local(sizes).to_pylist() == [{"n": 1, "m": 1}] * 2
     together = run_local(streams[0].union(*(made(kind) for kind in others)))
     assert sorted(map(str, together["v"].to_pylist())) == sorted(
         str(value) for value in pa.array(values, plain).to_pylist() * len(streams)

@@ -186,7 +186,7 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         "key by another column",
     ),
     "keys of two types": (
-        lambda d: d.rows.keyBy("n").join(d.other.select("word AS n").keyBy("n")),
+        lambda d: d.rows.keyBy("n").join(d.other.select("cast(word as binary) AS n").keyBy("n")),
         SchemaError,
         "join: keys must have the same type; 'n'",
         "cast one of them with withColumn",
@@ -204,7 +204,7 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         "or write unionByName",
     ),
     "a union by name of other types": (
-        lambda d: d.rows.unionByName(d.rows.withColumn("n", "cast(n as string)")),
+        lambda d: d.rows.unionByName(d.rows.withColumn("n", "cast(word as binary)")),
         SchemaError,
         "union: names and types of columns must be the same",
         "cast one side with withColumn",

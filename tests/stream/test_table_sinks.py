@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.api.delta import write_delta
 from penstock.api.lineage import SourceStep
+from penstock.api.readers import readDelta
 from penstock.api.stream import Stream
 from penstock.api.streaming.lakes import delta_sink, delta_source, iceberg_sink
 from penstock.api.streaming.options import Options
@@ -43,7 +45,10 @@ from penstock.stream.sinks import SinkOperator
 from penstock.stream.steps import step_of
 from penstock.stream.table_files import TableFile
 from penstock.testing import wait_until
+from penstock.testing.local_runner import run_local
+from penstock.testing.sources import fromBatches
 from penstock_torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.tables.rows import HERE, writing_here
 from penstock_torture.world_shapes import KEYS, numbered, passed
 from penstock_torture.world_shapes import SCHEMA as NUMBERED
 from underway import listed
@@ -111,6 +116,42 @@ def version_of(delta: Any, uri: str, number: int) -> list[int]:
     """The numbers of one version."""
     values: list[int] = delta.DeltaTable(uri, version=number).to_pyarrow_table()["value"].to_pylist()
     return values
+
+
+def texts_of(kind: pa.DataType) -> Callable[[Any], Any]:
+    """A function that gives numbers as texts in a layout."""
+    schema = pa.schema([("text", kind)])
+
+    def give(batches: Any) -> Any:
+        for batch in batches:
+            column = pa.array([str(value) for value in batch["value"].to_pylist()]).cast(kind)
+            yield pa.RecordBatch.from_arrays([column], schema=schema)
+
+    return give
+
+
+def test_jobs_and_queries_append_any_layout_to_a_delta_table(delta: Any, tmp_path: Path) -> None:
+    """Texts that functions declare and give as strings, large ones, views and dictionaries are one column."""
+    uri, wanted = str(tmp_path / "table"), list(map(str, range(4)))
+    kinds = [pa.string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+    with writing_here():
+        for kind in kinds:
+            rows = fromBatches(pa.table({"value": range(4)}))
+            rows = rows.mapInArrow(texts_of(kind), pa.schema([("text", kind)]))
+            write_delta(Stream(rows.branches, HERE), uri, "append", ())
+    source = RateSource(1000, partitions=1, num_rows=4)
+    step = SourceStep("numbers", source.schema, source, partitions=1, streaming=True)
+    large = pa.schema([("text", pa.large_string())])
+    stream = Stream((step,)).mapInArrow(texts_of(pa.large_string()), large)
+    sink = delta_sink(options(), uri, stream.schema, "q")
+    place = StreamingOptions("q", "query", location(tmp_path))
+    graph = query_graph(stream.branches, sink, Settings(), 8, place, is_kept=True)
+    with LocalQuery(graph, location(tmp_path), CheckpointOptions(interval=0.05)) as query:
+        query.start()
+        query.run_through()
+    assert sorted(delta.DeltaTable(uri).to_pyarrow_table()["text"].to_pylist()) == sorted(wanted * 4)
+    found = run_local(readDelta(None, uri))
+    assert (found.schema.types, sorted(found["text"].to_pylist())) == ([pa.string()], sorted(wanted * 4))
 
 
 def by_key(uri: str, tasks: int, folder: Path) -> JobGraph:

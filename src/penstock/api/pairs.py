@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.api.expressions import is_spark_column
 from penstock.api.habits import not_a_condition
+from penstock.api.key_types import of_other_types, other_types, with_one_type
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineStep
 from penstock.api.schemas import function_argument, schema_argument
@@ -21,7 +22,6 @@ from penstock.api.stream_joins import joined_streams
 from penstock.api.streaming.refusals import is_streaming
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import Combine
-from penstock.operators.aggregates import plain_type
 from penstock.operators.cogroup import CoGroupApply, CoGroupApplyInArrow, CoGroupApplyInPandas, takes_key
 from penstock.operators.frames import require_pandas
 from penstock.operators.groups import Side
@@ -56,6 +56,8 @@ class CoGroupedStream:
 
     def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
         check_pair(left, right, "cogroup")
+        for pair in other_types(left, right):
+            raise of_other_types("cogroup", left, right, pair)
         self._left = left
         self._right = right
 
@@ -92,6 +94,10 @@ def joined(
     _check_names(left, right, on)
     if not left.keys:
         raise PlanError("join needs key columns: key both sides with keyBy; a cross join is Spark's to do")
+    cast = with_one_type(left, right, kind)
+    if cast is not None:
+        met = joined(cast.left, cast.right, kind, list(zip(cast.left.keys, cast.right.keys, strict=True)), between)
+        return met.projected(cast.result(met.schema))
     one, other = sides_of(left, right)
     _check_columns(one, other, kind)
     if is_streaming(left.branches) or is_streaming(right.branches):
@@ -136,13 +142,6 @@ def check_pair(left: KeyedStream, right: object, verb: str) -> None:
         )
     for side in (left, right):
         refuse_ungroupable(side.schema, side.keys)
-    for one, other in zip(left.keys, right.keys, strict=True):
-        types = [plain_type(side.schema.field(key).type) for side, key in ((left, one), (right, other))]
-        if types[0] != types[1]:
-            raise SchemaError(
-                f"{verb}: keys must have the same type; {one!r} of the left side is {types[0]}, {other!r} of the "
-                f"right side is {types[1]}: cast one of them with withColumn before keyBy"
-            )
     counts = (left.partitions, right.partitions)
     if None not in counts and counts[0] != counts[1]:
         raise PlanError(

@@ -298,13 +298,13 @@ class Stream:
         return within_watermark(self, subset)
 
     def union(self, *others: Stream) -> Stream:
-        """The rows of all; the columns' names and types must be the same."""
+        """The rows of all; names of columns must be the same, and types are brought together as Spark does."""
         session = self.session
         for other in others:
             if not isinstance(other, Stream):
                 raise no_stream("union", other)
             session = session if session is not None else other.session
-        return Stream(united([self.branches, *(other.branches for other in others)]), session)
+        return Stream(united([self.branches, *(other.branches for other in others)], session), session)
 
     unionAll = union
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several streams' rows as one stream: branches side by side, without an exchange."""
+"""Several streams' rows as one stream: branches side by side, without an exchange.
+
+Where types differ Spark's analyser says what both become, and how: it widens numbers, makes days instants, reads
+texts as what they meet, also inside arrays, maps and structs. Without a session only what may be null may differ.
+"""
 
 from __future__ import annotations
 
@@ -11,45 +15,83 @@ import pyarrow as pa
 from penstock.api.expressions import Computed, ExpressionReader, meant, projected
 from penstock.api.lineage import OperatorStep, Step
 from penstock.errors import PlanError, SchemaError
-from penstock.graph import fields_of, merged_schema, newly_nullable, shown_type, wider_schema
-from penstock.operators.expressions import Call, ColumnRef, Constant
+from penstock.graph import fields_of, merged_schema, newly_nullable, shown_type, with_fields
+from penstock.operators.expressions import Constant
 from penstock.operators.verbs import Project, Widen
 
 
-def united(sides: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
-    """All branches, with the nulls that any of them may have, and the widest numbers; raises as follows.
+def united(sides: Sequence[tuple[Step, ...]], session: Any) -> tuple[Step, ...]:
+    """All branches, with the nulls that any of them may have, and the types that Spark gives them.
 
-    SchemaError where names or types differ, PlanError where a branch occurs twice.
+    Raises SchemaError where names differ, or types that Spark brings to no common one; PlanError where a branch
+    occurs twice.
     """
-    schema = sides[0][0].schema
-    for side in sides[1:]:
-        wide = wider_schema(schema, side[0].schema), wider_schema(side[0].schema, schema)
-        same = schema.names == side[0].schema.names
-        schema = _merged(*wide) if same else _merged(schema, side[0].schema)
-    branches = tuple(branch for side in sides for branch in side)
-    if len({id(branch) for branch in branches}) != len(branches):
+    given = [branch for side in sides for branch in side]
+    if len({id(branch) for branch in given}) != len(given):
         raise PlanError(
             "a union whose branches are the same stream is not possible: its one stage would have to feed "
             "both sides; read the source twice, or write the stream out first with toDF()"
         )
+    branches, schema = list(sides[0]), sides[0][0].schema
+    known: dict[tuple[pa.Schema, pa.Schema], _Meeting] = {}  # of very many streams few differ
+    for side in sides[1:]:
+        pair = schema, side[0].schema
+        meeting = known.get(pair) or known.setdefault(pair, _met(*pair, session))
+        schema, mine, theirs = meeting
+        branches = [*_cast(branches, mine), *_cast(side, theirs)] if mine else branches + list(_cast(side, theirs))
     return tuple(_widened(branch, schema) for branch in branches)
+
+
+_Meeting = tuple[pa.Schema, Project | None, Project | None]
+"""The schema of two streams in one, and what casts the columns of each."""
+
+
+def _met(one: pa.Schema, other: pa.Schema, session: Any) -> _Meeting:
+    found = merged_schema(one, other)
+    if found is not None:
+        return found, None, None
+    if one.names != other.names or session is None:
+        raise _refusal(one, other)
+    from penstock.spark.expressions import met
+
+    try:
+        sides = [_computed(*pair, session) for pair in zip((one, other), met(session, (one, other)), strict=True)]
+    except SchemaError as error:
+        raise _refusal(one, other, str(error).removeprefix("union: ")) from error
+    mine, theirs = (side.schema for side in sides)
+    found = merged_schema(mine, pa.schema(list(map(_named_as, mine, theirs))))  # by places, inside structs too
+    if found is None:
+        raise _refusal(one, other)
+    one_cast, other_cast = (
+        None if side.schema.equals(own, check_metadata=True) else side
+        for side, own in zip(sides, (one, other), strict=True)
+    )
+    return found, one_cast, other_cast
+
+
+def _named_as(mine: pa.Field, theirs: pa.Field) -> pa.Field:
+    """The other's field with the names of ours, at any depth, where both are nested alike."""
+    one, other = fields_of(mine.type), fields_of(theirs.type)
+    inner = list(map(_named_as, one, other)) if len(one) == len(other) else other
+    return theirs.with_name(mine.name).with_type(with_fields(theirs.type, inner))
+
+
+def _computed(schema: pa.Schema, columns: Sequence[Any], session: Any) -> Project:
+    reading = ExpressionReader(schema, session, "union")
+    return projected(
+        [reading.checked(Computed(each.field, each.expression), each.field.name) for each in columns], "union"
+    )
+
+
+def _cast(branches: Sequence[Step], cast: Project | None) -> Sequence[Step]:
+    return branches if cast is None else [OperatorStep(branch, cast, cast.schema) for branch in branches]
 
 
 def _widened(branch: Step, schema: pa.Schema) -> Step:
     if branch.schema.equals(schema):
         return branch
-    if branch.schema.types != schema.types:
-        cast = projected([_cast(*pair) for pair in zip(branch.schema, schema, strict=True)], "union")
-        branch = OperatorStep(branch, cast, cast.schema)
     names = newly_nullable(branch.schema, schema)
     return OperatorStep(branch, Widen(schema, tuple(names)), schema)
-
-
-def _cast(own: pa.Field, wider: pa.Field) -> Computed:
-    column = ColumnRef(own.name, own.type)
-    if fields_of(own.type) or own.type.equals(wider.type):
-        return Computed(own, column)
-    return Computed(own.with_type(wider.type), Call("Cast", wider.type, (column,), (("mode", "ANSI"),)))
 
 
 def by_name(left: pa.Schema, right: pa.Schema, allow_missing: bool, session: Any) -> tuple[Project, Project]:
@@ -92,16 +134,14 @@ def _nothing(field: pa.Field) -> Computed:
     return Computed(field, Constant(pa.nulls(1, field.type)))
 
 
-def _merged(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    found = merged_schema(one, other)
-    if found is not None:
-        return found
+def _refusal(one: pa.Schema, other: pa.Schema, reason: str = "") -> SchemaError:
     shown = [", ".join(f"{field.name} {shown_type(field)}" for field in each) for each in (one, other)]
     way_out = (
         "cast one side with withColumn"
         if one.names == other.names
         else "select the same columns on both sides, or write unionByName"
     )
-    raise SchemaError(
-        f"union: names and types of columns must be the same; they are ({shown[0]}) and ({shown[1]}): {way_out}"
+    return SchemaError(
+        "union: names and types of columns must be the same, or types for which Spark has one of both; they are "
+        f"({shown[0]}) and ({shown[1]}){reason and f': {reason}'}: {way_out}"
     )

@@ -45,7 +45,6 @@ from penstock.graph.spark_types import (
     type_text,
     with_spark_type,
 )
-from penstock.graph.wider_types import wider_schema
 
 __all__ = [
     "INTERNAL",
@@ -95,7 +94,6 @@ __all__ = [
     "spark_type",
     "type_json",
     "type_text",
-    "wider_schema",
     "with_fields",
     "with_nulls_of",
     "with_spark_type",

@@ -10,6 +10,7 @@ name. A cast that would lose a value is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,10 +58,8 @@ def fitted(column: pa.Array, declared: pa.DataType, may: Differences = LAYOUTS) 
         return fitted(column.storage, declared, may)
     if pt.is_struct(declared):
         return _struct(column, declared, may)
-    if pt.is_map(declared):
-        return _map(column, declared, may)
-    if pt.is_list(declared) or pt.is_large_list(declared):
-        return _list(column, declared, may)
+    if pt.is_map(declared) or pt.is_list(declared) or pt.is_large_list(declared):
+        return refilled(column, declared, lambda part, kind: fitted(part, kind, may))
     if same_but_nulls(found, declared):  # lists of a fixed size, and views
         return relabelled(column, declared)
     if not (_castable(found, declared) or (may.widens and _widens(found, declared))):
@@ -158,7 +157,15 @@ def _struct(column: pa.Array, declared: pa.DataType, may: Differences) -> pa.Arr
     return pa.StructArray.from_arrays(children, fields=list(declared), mask=_validity(column))
 
 
-def _list(column: pa.Array, declared: pa.DataType, may: Differences) -> pa.Array:
+Convert = Callable[[pa.Array, pa.DataType], pa.Array]
+
+
+def refilled(column: pa.Array, declared: pa.DataType, convert: Convert) -> pa.Array:
+    """A list or map of the declared type over values that `convert` brings to its; raises MisfitError."""
+    return (_map if pt.is_map(declared) else _list)(column, declared, convert)
+
+
+def _list(column: pa.Array, declared: pa.DataType, convert: Convert) -> pa.Array:
     found = column.type
     if not any(check(found) for check in _LISTS):
         raise MisfitError
@@ -173,7 +180,7 @@ def _list(column: pa.Array, declared: pa.DataType, may: Differences) -> pa.Array
     np.cumsum(counts, out=ends[1:])
     offsets = pa.Array.from_buffers(pa.int64() if large else pa.int32(), len(ends), [None, pa.py_buffer(ends)])
     kind = pa.LargeListArray if large else pa.ListArray
-    values = fitted(column.flatten(), declared.value_type, may)
+    values = convert(column.flatten(), declared.value_type)
     return kind.from_arrays(offsets, values, type=declared, mask=_validity(column))
 
 
@@ -184,12 +191,12 @@ def _is_valid(column: pa.Array) -> npt.NDArray[np.bool_]:
     return bits[valid.offset :].astype(np.bool_)
 
 
-def _map(column: pa.Array, declared: pa.DataType, may: Differences) -> pa.Array:
+def _map(column: pa.Array, declared: pa.DataType, convert: Convert) -> pa.Array:
     if not pt.is_map(column.type):
         raise MisfitError
     first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-    keys = fitted(column.keys.slice(first, last - first), declared.key_type, may)
-    items = fitted(column.items.slice(first, last - first), declared.item_type, may)
+    keys = convert(column.keys.slice(first, last - first), declared.key_type)
+    items = convert(column.items.slice(first, last - first), declared.item_type)
     entries = pa.struct([declared.key_field, declared.item_field])
     pairs = pa.StructArray.from_arrays([keys, items], fields=list(entries))
     lists = pa.ListArray.from_arrays(_rebased(column.offsets, first), pairs, mask=_validity(column))

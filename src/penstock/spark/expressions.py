@@ -65,6 +65,33 @@ def analyse(spark: SparkSession, schema: pa.Schema, items: Sequence[object], ver
         raise unsupported(verb, items, str(error)) from error
 
 
+def met(spark: SparkSession, schemas: Sequence[pa.Schema]) -> list[list[Analysed]]:
+    """The columns of two streams under the types that Spark gives both in a union, for each stream.
+
+    Raises SchemaError where Spark refuses, or where Arrow has no such cast.
+    """
+    frames = [empty_frame(spark, schema) for schema in schemas]
+    with spark_errors(schemas[0], "union", [", ".join(schemas[1].names)]):
+        plan = frames[0].union(frames[1])._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
+    sides = [plan.children().apply(place) for place in range(2)]
+    return [_side(side, schema) for side, schema in zip(sides, schemas, strict=True)]
+
+
+def _side(plan: Any, schema: pa.Schema) -> list[Analysed]:
+    """One side of a union: its rows as they are where Spark left them alone."""
+    if _class_name(plan) != "Project":
+        return [Analysed(field, ColumnRef(field.name, field.type)) for field in schema]
+    found, names = plan.projectList(), schema.names
+    types = json.loads(plan.schema().json())["fields"]
+    try:
+        return [
+            Analysed(_field(names[place], types[place]), tree_of(found.apply(place), schema))
+            for place in range(found.size())
+        ]
+    except UnsupportedError as error:
+        raise unsupported("union", names, str(error)) from error
+
+
 def unsupported(verb: str, items: Sequence[object], what: str) -> SchemaError:
     """The refusal of what Spark understands and Arrow cannot compute."""
     what = "Python UDF" if what == "PythonUDF" else what
@@ -230,6 +257,11 @@ def _arrow_type(kind: Any) -> pa.DataType:
         return arrow_schema(StructType([StructField("value", _spark_type(kind))])).field(0).type
     except (PySparkException, TypeError, ValueError) as error:
         raise UnsupportedError(f"type {kind if isinstance(kind, str) else kind.get('type')}") from error
+
+
+def _field(name: str, own: dict[str, Any]) -> pa.Field:
+    (found,) = arrow_schema(StructType([StructField(name, _spark_type(own["type"]), own["nullable"])]))
+    return found
 
 
 def _constant(node: Any, own: dict[str, Any]) -> Constant:

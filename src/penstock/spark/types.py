@@ -34,9 +34,11 @@ from pyspark.sql.types import (
 
 from penstock.errors import SchemaError
 from penstock.graph import collated, spark_type, type_json, type_text, with_spark_type
+from penstock.operators.layouts import Differences, MisfitError, fitted
 from penstock.operators.windows import SESSIONS, has_sessions
 
 _TIMEZONE = "UTC"
+_WIDER = Differences(widens=True)
 (_SESSIONS,) = (name.decode() for name in SESSIONS)
 _STRUCTS = (UserDefinedType, VariantType, GeometryType, GeographyType)
 
@@ -82,10 +84,11 @@ def conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _named_conform(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return _conform(column, field.type)
-    except pa.ArrowInvalid as error:
+        return fitted(column, field.type, _WIDER)
+    except (pa.ArrowException, MisfitError) as error:
+        reason = "" if isinstance(error, MisfitError) else f": {error}"
         raise SchemaError(
-            f"column {field.name!r} of type {column.type} does not fit Spark's {field.type}: {error}: cast it with "
+            f"column {field.name!r} of type {column.type} does not fit Spark's {field.type}{reason}: cast it with "
             "mapInArrow, by column.cast(type, safe=False) where it may lose something, or drop it"
         ) from None
 
@@ -151,31 +154,6 @@ def _typed(kind: Any, field: pa.Field) -> Any:
         pairs = zip(kind.fields, inner, strict=True)
         return StructType([StructField(each.name, _typed(each.dataType, own), each.nullable) for each, own in pairs])
     return kind
-
-
-def _conform(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """The column with this type; nested ones part by part: Arrow's cast refuses null structs of non-null fields."""
-    own = column.type
-    if own.equals(target):
-        return column
-    if pa.types.is_run_end_encoded(own):
-        import pyarrow.compute as pc
-
-        return _conform(pc.run_end_decode(column), target)
-    if pa.types.is_struct(own) and pa.types.is_struct(target) and own.num_fields == target.num_fields > 0:
-        fields = list(target)
-        parts = [_conform(column.field(i), field.type) for i, field in enumerate(fields)]
-        return pa.StructArray.from_arrays(parts, fields=fields, mask=column.is_null() if column.null_count else None)
-    if any(same(own) and same(target) for same in (pa.types.is_list, pa.types.is_map)):
-        inner = target.value_field.type if pa.types.is_list(target) else _entries(target)
-        kept, values = column.buffers()[:2], _conform(column.values, inner)
-        return pa.Array.from_buffers(target, len(column), kept, column.null_count, column.offset, [values])
-    return column.cast(target)
-
-
-def _entries(kind: pa.MapType) -> pa.StructType:
-    """The type of a map's entries."""
-    return pa.struct([kind.key_field, kind.item_field])
 
 
 def _spark_type(kind: pa.DataType, column: str) -> pa.DataType:

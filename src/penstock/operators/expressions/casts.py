@@ -3,18 +3,21 @@
 
 A kernel gives null for each value that the target has no room for. That is `try_cast`, in any session; a cast in ANSI
 mode makes an error of it that shows the value. Outside ANSI mode Spark gives null, a wrapped or a saturated number,
-by the pair of types: casts that can meet such a value are refused there.
-Limits: doubles as text (Java writes them in a form of its own), doubles as decimals, intervals, and nested types.
+by the pair of types: casts that can meet such a value are refused there. Lists, maps and structs are cast part by
+part.
+Limits: doubles as text (Java writes them in a form of its own), doubles as decimals, and intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.graph import same_but_nulls
 from penstock.operators.expressions.calendar import floored, instant, local
 from penstock.operators.expressions.number_casts import (
     decimal_to_decimal,
@@ -28,7 +31,16 @@ from penstock.operators.expressions.number_casts import (
 from penstock.operators.expressions.text_casts import text_to_bool, text_to_decimal, text_to_real, text_to_whole
 from penstock.operators.expressions.text_times import text_to_date, text_to_timestamp
 from penstock.operators.expressions.tree import Call, UnsupportedError, ValuesError
-from penstock.operators.expressions.values import Datum, columns_of_rows, number_scalar, refuse_where, zero_of
+from penstock.operators.expressions.values import (
+    Datum,
+    column_of,
+    columns_of_rows,
+    number_scalar,
+    of_type,
+    refuse_where,
+    zero_of,
+)
+from penstock.operators.layouts import refilled
 
 _MOST_DAYS = 106_751_991
 _MOST_SECONDS = (2**63 - 1) // 1_000_000
@@ -40,10 +52,12 @@ Cast = Callable[[Call, Datum], Datum]
 def cast(call: Call, values: list[Datum]) -> Datum:
     """The kernel of `Cast`."""
     value, target = values[0], call.type
-    if value.type.equals(target):
-        return value
+    if same_but_nulls(value.type, target):
+        return of_type(value, target)
     if pt.is_null(value.type):
         return pa.nulls(1, target)[0]
+    if pt.is_nested(value.type) or pt.is_nested(target):
+        return _part_by_part(call, value)
     convert = _conversion(value.type, target)
     if convert is None:
         raise UnsupportedError(f"a {_named(call)} of {value.type} to {target}")
@@ -54,6 +68,27 @@ def cast(call: Call, values: list[Datum]) -> Datum:
     if call.is_ansi:
         _refuse_lost(found, value, target)
     return found
+
+
+_NESTED = (pt.is_list, pt.is_map, pt.is_struct)
+
+
+def _part_by_part(call: Call, value: Datum) -> Datum:
+    """What is inside, cast; under a null there is nothing that could be refused."""
+    target = call.type
+    if not any(test(value.type) and test(target) for test in _NESTED):
+        raise UnsupportedError(f"a {_named(call)} of {value.type} to {target}")
+    if isinstance(value, pa.Scalar):
+        return _part_by_part(call, columns_of_rows([value])[0])[0]
+    if not pt.is_struct(target):
+        return refilled(value, target, lambda part, kind: _part(call, part, kind))
+    parts = [_part(call, part, field.type) for part, field in zip(value.flatten(), target, strict=True)]
+    return pa.StructArray.from_arrays(parts, fields=list(target), mask=value.is_null())
+
+
+def _part(call: Call, part: pa.Array, kind: pa.DataType) -> pa.Array:
+    found = cast(replace(call, type=kind), [part])
+    return column_of(found, len(part))
 
 
 def can_fail(call: Call) -> bool:
