@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 
 import penstock
-from penstock.errors import JobCancelledError, JobError, SettingError
+from penstock.errors import JobCancelledError, JobError, SchemaError, SettingError
 from penstock.testing import DEADLINE, wait_until
 from underway import listed
 
@@ -71,6 +73,49 @@ def test_order_of_partitions_is_that_of_names(spark: Any, tmp_path: Path) -> Non
     assert written.files == 4
     for number, part in enumerate(listed(tmp_path / "out", "part-*")):
         assert {value // (ROWS // 4) for value in pq.read_table(part)["id"].to_pylist()} == {number}
+
+
+OWN = {
+    "variant": """parse_json(concat('{"a": ', id, '}'))""",
+    "variants": """array(parse_json('[1, "x"]'), null)""",
+    "spans": "named_struct('hours', INTERVAL '5' HOUR, 'all', make_dt_interval(CAST(id AS INT), 0, 0, 1.5))",
+    "text": "CAST(id AS STRING) COLLATE UTF8_LCASE",
+}
+"""Columns of types that Parquet does not have."""
+PARTS = "spark.sql.variant.writeShredding.enabled"
+
+
+def test_sparks_own_types_come_back(spark: Any, tmp_path: Path) -> None:
+    """Out of files of Spark's, and Spark's readers find them in ours; what no stream holds is refused by name."""
+    vector = array_to_vector(F.array(F.lit(1.5), F.col("id").cast("double")))
+    others = [F.expr(f"IF(id = 1, null, {value})").alias(name) for name, value in OWN.items()]
+    frame = spark.range(3).select("id", F.when(F.col("id") != 1, vector).alias("vector"), *others).coalesce(1)
+    before = spark.conf.get(PARTS)
+    for name, is_shredded in (("parts", "true"), ("theirs", "false")):
+        spark.conf.set(PARTS, is_shredded)
+        frame.write.parquet(str(tmp_path / name))
+    spark.conf.set(PARTS, before)
+    penstock.fromDataFrame(frame).writeParquet(tmp_path / "ours")
+    right = spark.read.parquet(str(tmp_path / "theirs"))
+    rows = sorted(map(str, right.collect()))
+    assert "DenseVector" in rows[0]
+    for found in (
+        penstock.readParquet(spark, tmp_path / "theirs").toDF(),
+        penstock.readParquet(spark, tmp_path / "ours").toDF(),
+        spark.read.parquet(str(tmp_path / "ours")),
+    ):
+        assert found.schema == right.schema
+        assert sorted(map(str, found.collect())) == rows
+    with pytest.raises(SchemaError, match=r"column 'variant' of .* is a variant in parts.*columns="):
+        penstock.readParquet(spark, tmp_path / "parts")
+    assert penstock.readParquet(spark, tmp_path / "parts", columns=["id"]).count() == 3
+    (file,) = listed(tmp_path / "parts", "*.parquet")
+    file.rename(tmp_path / "theirs" / "z.parquet")
+    with pytest.raises(SchemaError, match=r"column 'variant' is struct<.*typed_value"):
+        penstock.readParquet(spark, tmp_path / "theirs")
+    places = spark.sql("SELECT ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040') g")
+    with pytest.raises(SchemaError, match="writeParquet: column 'g' is a geometry"):
+        penstock.fromDataFrame(places).writeParquet(tmp_path / "places")
 
 
 def test_no_rows_keep_the_schema(spark: Any, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.parquet import Columns, Filter, ParquetFiles, ParquetSource, parquet_files, source_of
-from penstock.api.parquet_sink import ParquetWritten, file_schema
+from penstock.api.parquet_sink import ParquetWritten, file_schema, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, WrittenFile, promised, require_writer, write_files
 from penstock.errors import PenstockError, SettingError, how_to_install
@@ -87,6 +87,7 @@ def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_b
         raise SettingError(f"writeDelta: mode {mode!r} is none of {', '.join(MODES)}")
     library = _library("writeDelta")
     held = file_schema(stream.schema, partition_by, "writeDelta")
+    refuse_own_types(stream.schema, "writeDelta", "Delta Lake's library")
     try:
         schema = library.Schema.from_arrow(stream.schema)
     except Exception as error:

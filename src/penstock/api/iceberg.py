@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.api.iceberg_scan import IcebergScan, IcebergSource
 from penstock.api.parquet import Filter, chosen_columns, filter_expression
-from penstock.api.parquet_sink import ParquetWritten
+from penstock.api.parquet_sink import ParquetWritten, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, promised, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
@@ -103,6 +103,7 @@ def _numbered(mine: pa.Field, theirs: pa.Field) -> pa.Field:
 
 def check_columns(schema: pa.Schema, table: Any, verb: str) -> None:
     """Raise SchemaError where rows of this schema do not fit a table."""
+    refuse_own_types(schema, verb, "Iceberg")
     wanted, given = (
         [(each.name, each.type) for each in as_nullable(plain_schema(columns))]
         for columns in (plain_rows(table.schema()), schema)

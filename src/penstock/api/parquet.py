@@ -33,6 +33,7 @@ from penstock.api.partition_columns import (
 from penstock.api.paths import located
 from penstock.api.reading import reading_of
 from penstock.errors import SchemaError, SettingError
+from penstock.graph import unreadable
 from penstock.machine.locations import is_here, names_in
 from penstock.operators.columns import only_column
 from penstock.operators.parquet_read import (
@@ -239,7 +240,8 @@ def chosen_columns(
             f"{verb}: no column {', '.join(map(repr, missing))} in {shown}; there are {', '.join(schema.names)}"
         )
     for column in chosen:
-        only_column(schema, column, verb)
+        if reason := unreadable(only_column(schema, column, verb)):
+            raise SchemaError(f"{verb}: column {column!r} of {shown} {reason}; or leave it out with columns=[...]")
     return chosen
 
 

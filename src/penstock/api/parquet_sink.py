@@ -30,11 +30,11 @@ import pyarrow.types as pt
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import WritableStream, WrittenFile, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
-from penstock.graph import as_nullable
+from penstock.graph import as_nullable, own_types, shown_type, unwritable
 from penstock.machine.disk import Disk
 from penstock.machine.durable import swapped, sync_file, sync_folder
 from penstock.machine.locations import at_uri, here, is_here, is_uri
-from penstock.operators.parquet_write import WriteParquet
+from penstock.operators.parquet_write import ParquetFileWriter, WriteParquet
 from penstock.operators.partitioned_write import WritePartitioned
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
@@ -135,12 +135,9 @@ class ParquetTarget:
 
     def write_empty(self, schema: pa.Schema, compression: str) -> WrittenFile:
         """A file without rows, so that the schema is not lost."""
-        import pyarrow.parquet as pq
-
         name = f"part-{secrets.token_hex(8)}.parquet"
-        pq.write_table(
-            schema.empty_table(), f"{self.staging}/{name}", compression=compression, filesystem=self.filesystem
-        )
+        with self.filesystem.open_output_stream(f"{self.staging}/{name}") as sink:
+            ParquetFileWriter(sink, schema, compression).close()
         Disk(self.filesystem).sync_file(f"{self.staging}/{name}")
         return WrittenFile(name, 0, 0)
 
@@ -259,10 +256,22 @@ def file_schema(schema: pa.Schema, partition_by: Sequence[str], verb: str) -> pa
                 f"{verb}: partitionBy column {name!r} is {kind}, and folders are named by whole numbers, "
                 "strings, booleans and dates: make such a column with withColumn"
             )
+    for field in schema:
+        if reason := unwritable(field):
+            raise SchemaError(f"{verb}: column {field.name!r} {reason}")
     held = as_nullable(pa.schema([field for field in schema if field.name not in names]))
     if names and not held.names:
         raise SchemaError(f"{verb}: partitionBy takes all columns, and nothing is left for the files")
     return held
+
+
+def refuse_own_types(schema: pa.Schema, verb: str, format_: str) -> None:
+    """Raise SchemaError for columns of types that a table format does not have, but would take for their parts."""
+    for name in own_types(schema):
+        raise SchemaError(
+            f"{verb}: column {name!r} has a type of Spark's own, {shown_type(schema.field(name))}, which {format_}"
+            " has not: take it apart with mapInArrow, or write Parquet"
+        )
 
 
 def _checked_codec(compression: object) -> str:

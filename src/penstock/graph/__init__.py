@@ -35,9 +35,12 @@ from penstock.graph.nullability import (
     with_nulls_of,
 )
 from penstock.graph.regions import Region, regions, slots_needed
+from penstock.graph.spark_footers import footer_of, named_by_spark, unreadable, unwritable
 from penstock.graph.spark_types import (
     collated,
     collation_of,
+    is_one_value,
+    own_types,
     same_columns,
     shown_type,
     spark_type,
@@ -78,9 +81,13 @@ __all__ = [
     "downstream_of",
     "explain_graph",
     "fields_of",
+    "footer_of",
+    "is_one_value",
     "merged_schema",
     "merged_type",
+    "named_by_spark",
     "newly_nullable",
+    "own_types",
     "parse_ddl",
     "plain_schema",
     "plain_type",
@@ -94,6 +101,8 @@ __all__ = [
     "spark_type",
     "type_json",
     "type_text",
+    "unreadable",
+    "unwritable",
     "with_fields",
     "with_nulls_of",
     "with_spark_type",

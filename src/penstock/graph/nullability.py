@@ -4,7 +4,7 @@
 A field that is not nullable is a promise about all rows: Spark's optimizer answers `id IS NULL` by it without a look
 at them. So where streams of the same columns meet, a field may be null if it may be so in one of them, and what is
 read from files may always be null. Both hold at any depth: fields of structs, elements of lists, values of maps. The
-keys of a map are never null.
+keys of a map are never null, nor are the parts of a variant or geometry, of which Spark makes one value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.graph.spark_types import same_columns
+from penstock.graph.spark_types import is_one_value, same_columns
 
 _Kind = Callable[[pa.DataType], bool]
 _LISTS: tuple[tuple[_Kind, Callable[[pa.Field], pa.DataType]], ...] = (
@@ -70,7 +70,8 @@ def newly_nullable(one: pa.Schema, wider: pa.Schema) -> list[str]:
 
 
 def _nullable(field: pa.Field) -> pa.Field:
-    return field.with_nullable(True).with_type(nullable_type(field.type))
+    kind = field.type if is_one_value(field.type) else nullable_type(field.type)
+    return field.with_nullable(True).with_type(kind)
 
 
 def _merged(one: pa.Field, other: pa.Field) -> pa.Field:

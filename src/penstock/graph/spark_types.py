@@ -16,6 +16,8 @@ import pyarrow as pa
 SPARK_TYPE = b"SPARK::type"
 """The key of the metadata."""
 
+_VALUES = ("variant", "geometry", "geography")
+_MARKS = {name.encode() for name in _VALUES}
 _COLLATED = "string collate "
 _BINARY = "UTF8_BINARY"
 
@@ -29,6 +31,21 @@ def spark_type(field: pa.Field) -> str | None:
 def with_spark_type(field: pa.Field, name: str | None) -> pa.Field:
     """The field with Spark's name of its type; unchanged without one."""
     return field if name is None else field.with_metadata({**(field.metadata or {}), SPARK_TYPE: name.encode()})
+
+
+def own_types(schema: pa.Schema) -> list[str]:
+    """The columns with types that only Spark has, or that have such a type inside: user-defined ones, variants."""
+    return [field.name for field in schema if _is_own(field)]
+
+
+def _is_own(field: pa.Field) -> bool:
+    name = spark_type(field) or ""
+    return name.startswith(("{", *_VALUES)) or any(map(_is_own, _children(field.type)))
+
+
+def is_one_value(kind: pa.DataType) -> bool:
+    """Tell whether a struct is a variant or a geometry, by the marks that PySpark puts on its fields."""
+    return isinstance(kind, pa.StructType) and any(_MARKS.intersection(field.metadata or ()) for field in kind)
 
 
 def type_text(value: object) -> str:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.errors import SchemaError
-from penstock.graph import same_but_nulls
+from penstock.graph import is_one_value, same_but_nulls
 from penstock.record.relabelled import relabelled
 
 
@@ -112,6 +112,8 @@ def _widens(found: pa.DataType, declared: pa.DataType) -> bool:
             return bool(is_int or declared.bit_width == found.bit_width)
         if pt.is_decimal(declared):
             return bool(declared.precision - declared.scale >= (_INT_DIGITS if is_int else _LONG_DIGITS))
+        if pt.is_duration(declared):  # Parquet has no such type, and Spark's files have microseconds
+            return bool(pt.is_int64(found) and declared.unit == "us")
         return bool(is_int and pt.is_float64(declared))
     if pt.is_floating(found):
         return bool(pt.is_floating(declared) and found.bit_width < declared.bit_width)
@@ -147,6 +149,8 @@ def _struct(column: pa.Array, declared: pa.DataType, may: Differences) -> pa.Arr
     names, wanted = ([field.name for field in kind] for kind in (found, declared))
     if names != wanted and not may.widens:
         raise MisfitError
+    if is_one_value(declared) and set(names) != set(wanted):
+        raise MisfitError  # such as a variant in parts
     # `field()` ignores the struct's own nulls and offset-adjusts; the mask puts the nulls back.
     children = [
         pa.nulls(len(column), field.type) if place < 0 else fitted(column.field(place), field.type, may)

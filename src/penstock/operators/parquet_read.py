@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.graph import as_nullable, fields_of, plain_schema, same_but_nulls, with_fields
+from penstock.graph import as_nullable, fields_of, named_by_spark, plain_schema, same_but_nulls, with_fields
 from penstock.operators.old_calendar import NEW_CALENDAR, Calendars, OldFile, Rebase
 from penstock.operators.projection import Projection
 from penstock.record.relabelled import relabelled, relabelled_batch
@@ -53,8 +53,8 @@ def stored_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
 
 
 def rows_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
-    """The columns that a stream of such a file has: Spark's layouts of its types."""
-    return plain_schema(stored_schema(schema, metadata))
+    """The columns that a stream of such a file has: Spark's layouts, and the types that its footer names."""
+    return named_by_spark(plain_schema(stored_schema(schema, metadata)), metadata.metadata)
 
 
 AS_SPARK = FileReading()

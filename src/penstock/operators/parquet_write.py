@@ -13,12 +13,15 @@ import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.types as pt
 
+from penstock.graph import fields_of, footer_of, is_one_value
 from penstock.machine.disk import Disk
-from penstock.operators.layouts import fitted
+from penstock.operators.layouts import fitted, refilled
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 128 << 20
@@ -80,12 +83,52 @@ class WriteParquet:
             yield pa.Table.from_batches(waiting, self.schema)
 
 
+class ParquetFileWriter:
+    """A file whose footer says what Spark calls its columns, where Parquet does not."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, compression: str) -> None:
+        import pyarrow.parquet as pq
+
+        named = schema.with_metadata({**(schema.metadata or {}), **footer_of(schema)})
+        self._writer = pq.ParquetWriter(sink, named, compression=compression)
+        self._own = [place for place, field in enumerate(schema) if _has_one_value(field.type)]
+
+    def write_table(self, rows: pa.Table) -> None:
+        """Append one row group."""
+        for place in self._own:
+            field = rows.schema.field(place)
+            chunks = [_solid(chunk, field.type) for chunk in rows.column(place).chunks]
+            rows = rows.set_column(place, field, pa.chunked_array(chunks, field.type))
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    def close(self) -> None:
+        """End the file; the sink stays open."""
+        self._writer.close()
+
+
+def _has_one_value(kind: pa.DataType) -> bool:
+    return is_one_value(kind) or any(_has_one_value(field.type) for field in fields_of(kind))
+
+
+def _solid(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column without nulls in the parts of variants that are null: Parquet takes none where none may be."""
+    if not _has_one_value(kind):
+        return column
+    if not pt.is_struct(kind):
+        return refilled(column, kind, _solid)
+    parts = [column.field(place) for place in range(kind.num_fields)]
+    parts = [_without_nulls(part) if is_one_value(kind) else _solid(part, part.type) for part in parts]
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null() if column.null_count else None)
+
+
+def _without_nulls(part: pa.Array) -> pa.Array:
+    return pa.Array.from_buffers(part.type, len(part), [None, *part.buffers()[1:]], 0, part.offset)
+
+
 class PartWriter:
     """One file in the making, in a folder `under` the operator's."""
 
     def __init__(self, operator: WriteParquet, under: str = "") -> None:
-        import pyarrow.parquet as pq
-
         self._filesystem = operator.filesystem
         if under:
             self._filesystem.create_dir(f"{operator.folder}/{under}", recursive=True)
@@ -93,11 +136,11 @@ class PartWriter:
         self._path = f"{operator.folder}/{self._name}"
         self._rows = 0
         self._sink = self._filesystem.open_output_stream(self._path)
-        self._writer = pq.ParquetWriter(self._sink, operator.schema, compression=operator.compression)
+        self._writer = ParquetFileWriter(self._sink, operator.schema, operator.compression)
 
     def write(self, rows: pa.Table) -> None:
         """Append one row group."""
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self._writer.write_table(rows)
         self._rows += rows.num_rows
 
     def finish(self) -> pa.RecordBatch:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.operators.csv_write import PLAIN_CSV, CsvSigns, csv_header, csv_lines
 from penstock.operators.json_write import json_lines
+from penstock.operators.parquet_write import ParquetFileWriter
 
 GROUP_ROWS = 1 << 20
 MOST_BYTES = 32 << 20
@@ -205,10 +206,7 @@ class SinkFiles:
 
 
 def _parquet(stream: Any, form: FileForm) -> TableWriter:
-    import pyarrow.parquet as pq
-
-    made: TableWriter = pq.ParquetWriter(stream, form.schema, compression=form.compression)
-    return made
+    return ParquetFileWriter(stream, form.schema, form.compression)
 
 
 def _arrow(stream: Any, form: FileForm) -> TableWriter:

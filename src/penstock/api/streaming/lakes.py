@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.iceberg import check_columns, numbered
-from penstock.api.parquet_sink import file_schema
+from penstock.api.parquet_sink import file_schema, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
@@ -69,6 +69,7 @@ def delta_sink(
     refuse_keys(schema, keys)
     library = delta_library()
     uri = one_spelling(path)
+    refuse_own_types(schema, "writeStream", "Delta Lake's library")
     try:
         columns = library.Schema.from_arrow(as_nullable(schema))
     except Exception as error:
