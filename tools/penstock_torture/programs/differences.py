@@ -13,14 +13,14 @@ from penstock.errors import PenstockError
 from penstock.spark.function_errors import FunctionError
 
 _OURS = (
-    (r"casts nothing|same types|different types|other types", "a union casts nothing"),
+    (r"is a variant in parts", "variants in parts are read by Spark"),
     (r"cannot be grouped by", "keys are plain columns"),
     (r"whose branches are the same stream", "a stream is not united with itself"),
     (r"was truncated converting|declared \w+ and the frame has", "a frame's values must fit the declared type"),
     (r"persist the stream before broadcast", "a broadcast stream is not persisted"),
     (r"the function returned columns", "columns of a function go by name"),
     (r"would be in the result twice", "a name on both sides of a join is refused"),
-    (r"keys must have the same type", "keys of a join have the same types"),
+    (r"cogroup: keys must have the same type", "keys of a cogroup have the same types"),
     (
         r"Arrow has no|is not supported|not supported by|mapInArrow can compute|no Arrow form",
         "expressions that Arrow lacks are refused",

@@ -1,13 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random steps through files: Parquet that each side writes and reads, CSV and JSON that Spark wrote for both."""
+"""Random steps through files: Parquet that each side writes and reads, CSV and JSON that Spark wrote for both.
+
+A program may begin with a folder of Parquet files of several writers, layouts and calendars, in which one schema has
+several versions (`penstock_torture.tables.folder`).
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock_torture.programs.expressions import has_odd_map, is_flat, quoted
 from penstock_torture.programs.program import Program
 from penstock_torture.programs.values import spelled
+from penstock_torture.tables.folder import FolderHistory
+
+
+def folder_of(spark: Any, path: str, seed: int, files: int) -> str:
+    """The path of a folder with so many files of several writers; what is in it is a matter of the seed."""
+    Path(path).mkdir()
+    FolderHistory(Path(path), seed, spark).fill(files - 1)
+    return f"{path}/f{seed}"
+
+
+def a_folder(program: Program) -> str:
+    """A new frame over a folder of Parquet files; its number."""
+    number = program.fresh("")
+    seed, files = program.draw.randrange(10**6), program.draw.randint(1, 4)
+    program.define(f"p{number} = folder_of(spark, folder + '/p{number}', {seed}, {files})")
+    program.step(number, f"penstock.readParquet(spark, p{number})", f"spark.read.parquet(p{number})")
+    return number
 
 
 def through_parquet(program: Program, number: str) -> None:

@@ -18,14 +18,16 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.types import struct_type
 from penstock_torture.programs.differences import documented, is_clear, line_of
-from penstock_torture.programs.values import random_schema, rows_of, spelled
+from penstock_torture.programs.values import random_schema, spelled
 
 _HEADER = """\
 from typing import Iterator
 import numpy as np, pandas as pd, pyarrow as pa, pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import *
+from pyspark.ml.linalg import VectorUDT
 import penstock
+from penstock_torture.programs.files import folder_of
 from penstock_torture.programs.values import rows_of
 """
 
@@ -69,6 +71,8 @@ class Shape:
     last: tuple[str, str] = ("", "")
     """A step at the end of the program, over `{s}` and `{d}`."""
     scratch_megabytes: int = 8
+    folders: float = 0.2
+    """The share of programs that begin with a folder of files of several writers."""
 
 
 class Program:
@@ -90,7 +94,6 @@ class Program:
             "folder": str(folder),
         }
         exec(_HEADER, self._names)  # noqa: S102 - our own text
-        self._names["rows_of"] = rows_of
         if shape.prelude:
             self.define(shape.prelude)
 

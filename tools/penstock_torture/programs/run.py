@@ -107,7 +107,8 @@ def _ended(program: Program, weighted: Verbs) -> tuple[str, str]:
         ("spark.sql.adaptive.enabled", "false"),  # else Spark never runs the functions beside a table without rows
     ):
         program.define(f"spark.conf.set({key!r}, {value!r})")
-    number = program.table()
+    is_folder = not program.shape.source and draw.random() < program.shape.folders
+    number = files.a_folder(program) if is_folder else program.table()
     steps, weights = zip(*weighted, strict=True)
     for _ in range(draw.randint(min(1, program.shape.steps), program.shape.steps)):
         program.ordered = False

@@ -2,7 +2,8 @@
 """Random tables: types of all kinds, nested ones too, with nullability on each level, odd names, and edge values.
 
 A table is said by its Spark schema, a seed and a number of rows, so that a program's text stays short. Doubles are
-multiples of a quarter, NaN or infinite: their sums are the same in any order.
+multiples of a quarter, NaN or infinite: their sums are the same in any order. Columns of Spark's own types (vectors,
+variants, intervals) are made by Spark of whole numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -22,6 +27,7 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -34,6 +40,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 NAMES = ("id", "a", "b", "k", "v", "w", "x", "text", "Total", "_1")
@@ -60,6 +67,15 @@ TWINS = ("A", "B", "ID", "K", "V")
 
 _INTEGERS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 _TEXTS = ("", "a", "b", "été", "Straße", "x1-y22", " pad ", "Abc", "12", "名前 ☃", "😀", "%_", "null", "a\x00b")
+_OWN_TYPES: tuple[DataType, ...] = (
+    VectorUDT(),
+    VariantType(),
+    DayTimeIntervalType(),
+    DayTimeIntervalType(1, 1),
+    ArrayType(VariantType()),
+    StructType([StructField("x", VectorUDT()), StructField("y", DayTimeIntervalType())]),
+)
+_OWN_SHARE = 0.1
 _NULL_SHARE = 0.2
 _EDGE_SHARE = 0.1
 
@@ -96,9 +112,13 @@ def random_schema(draw: random.Random, *, odd: float, twins: bool, most: int = 6
         names.append(draw.choice(left))
     fields = [StructField("id", LongType(), draw.random() < 0.5)]
     depth = draw.choice((0, 1, 1, 2))
-    fields += [StructField(name, random_type(draw, depth), draw.random() < 0.6) for name in names]
+    fields += [StructField(name, _column_type(draw, depth), draw.random() < 0.6) for name in names]
     draw.shuffle(fields)
     return StructType(fields)
+
+
+def _column_type(draw: random.Random, depth: int) -> DataType:
+    return draw.choice(_OWN_TYPES) if draw.random() < _OWN_SHARE else random_type(draw, depth)
 
 
 def spelled(kind: DataType) -> str:
@@ -116,13 +136,46 @@ def spelled(kind: DataType) -> str:
 def rows_of(spark: Any, schema: StructType, seed: int, rows: int, partitions: int = 1) -> Any:
     """The DataFrame of a seed."""
     draw = random.Random(seed)  # noqa: S311 - nothing secret
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    plain = StructType([_replaced(field) for field in schema.fields])
+    arrow = to_arrow_schema(plain, timezone="UTC")
     columns = []
-    for field, place in zip(schema.fields, arrow, strict=True):
+    for field, place in zip(plain.fields, arrow, strict=True):
         make = _maker(field.dataType, draw)
         made = [_perhaps(draw, make, nullable=field.nullable) for _ in range(rows)]
         columns.append(pa.array(made, place.type))
-    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=arrow), schema).coalesce(partitions)
+    frame = spark.createDataFrame(pa.Table.from_arrays(columns, schema=arrow), plain).coalesce(partitions)
+    own = {field.name: field.dataType for field in schema.fields if _is_own(field.dataType)}
+    if not own:
+        return frame
+    named = [(name, F.col("`" + name.replace("`", "``") + "`")) for name in schema.names]
+    return frame.select(*((_of_number(own[name], of) if name in own else of).alias(name) for name, of in named))
+
+
+def _replaced(field: StructField) -> StructField:
+    """The field, a whole number in the place of what Spark makes of one."""
+    return StructField(field.name, LongType(), field.nullable) if _is_own(field.dataType) else field
+
+
+def _is_own(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _is_own(kind.elementType)
+    if isinstance(kind, StructType):
+        return any(_is_own(field.dataType) for field in kind.fields)
+    return isinstance(kind, VectorUDT | VariantType | DayTimeIntervalType)
+
+
+def _of_number(kind: DataType, number: Column) -> Column:
+    """A value of one of Spark's own types."""
+    if isinstance(kind, ArrayType):
+        return F.when(number.isNotNull(), F.array(_of_number(kind.elementType, number), F.lit(None).cast("variant")))
+    if isinstance(kind, StructType):
+        return F.struct(*(_of_number(field.dataType, number).alias(field.name) for field in kind.fields))
+    small = number % 1000
+    if isinstance(kind, VectorUDT):
+        return F.when(number.isNotNull(), array_to_vector(F.array(small.cast("double"), F.lit(0.5))))
+    if isinstance(kind, VariantType):
+        return F.parse_json(F.concat(F.lit('{"a": '), number.cast("string"), F.lit(', "b": [1, "x"]}')))
+    return F.make_dt_interval(F.lit(0), small.cast("int"), F.lit(0), F.lit(0)).cast(kind)
 
 
 def _perhaps(draw: random.Random, make: Callable[[], object], *, nullable: bool) -> object:

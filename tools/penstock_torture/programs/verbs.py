@@ -3,9 +3,25 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
-from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from penstock_torture.programs.expressions import (
     family,
@@ -27,6 +43,15 @@ _AGGREGATES = {
     "decimal": _NUMERIC,
     "boolean": ("bool_or({c})", "bool_and({c})"),
 }
+_MEETING: dict[type, tuple[DataType, ...]] = {
+    IntegerType: (LongType(), DoubleType(), ByteType()),
+    LongType: (IntegerType(), DecimalType(10, 2), DoubleType()),
+    DoubleType: (FloatType(), LongType()),
+    DecimalType: (LongType(), DecimalType(12, 4)),
+    DateType: (TimestampType(), TimestampNTZType()),
+    TimestampType: (DateType(),),
+}
+"""Types in whose place others may come where streams meet."""
 _JOINS = ("inner", "left", "right", "full", "left_semi", "left_anti")
 _MODES = ("None", "None", "'pipelined'", "'blocking'", "'hybrid'", "'hybrid_selective'", "'blocking_hash'")
 
@@ -77,9 +102,9 @@ def dropped(program: Program, number: str) -> None:
 
 
 def united(program: Program, number: str) -> None:
-    """`union` with other rows of the same types, whose nullability is another."""
+    """`union` with other rows, whose nullability is another, and of some columns the type."""
     draw, schema = program.draw, program.schema(number)
-    other = program.table(_other_nullability(program, schema))
+    other = program.table(_others(program, schema.fields))
     if draw.random() < 0.4:
         order = draw.sample(schema.names, len(schema.names))
         text = ", ".join(repr(quoted(name)) for name in order)
@@ -98,10 +123,18 @@ def united(program: Program, number: str) -> None:
         program.step(number, f"{{s}}.union(s{other})", f"{{d}}.union(d{other})")
 
 
-def _other_nullability(program: Program, schema: StructType) -> StructType:
-    return StructType(
-        [StructField(field.name, field.dataType, program.draw.random() < 0.5) for field in schema.fields]
-    )
+def _others(program: Program, fields: list[StructField], nulls: float = 0.5) -> StructType:
+    """The same columns, which may be null or not; of some the type is another that Spark brings together with it."""
+    draw = program.draw
+    others = [StructField(one.name, _other_type(draw, one.dataType), draw.random() < nulls) for one in fields]
+    return StructType(others)
+
+
+def _other_type(draw: random.Random, kind: DataType) -> DataType:
+    if isinstance(kind, ArrayType):
+        return ArrayType(_other_type(draw, kind.elementType), kind.containsNull)
+    found = _MEETING.get(type(kind), ())
+    return draw.choice(found) if found and draw.random() < 0.15 else kind
 
 
 def joined(program: Program, number: str) -> None:
@@ -111,7 +144,7 @@ def joined(program: Program, number: str) -> None:
     if not flat:
         return
     keys = draw.sample(flat, min(len(flat), draw.choice((1, 1, 2))))
-    fields = [StructField(key.name, key.dataType, draw.random() < 0.6) for key in keys]
+    fields = _others(program, keys, 0.6).fields
     taken = {name.lower() for name in schema.names}
     names = [name for name in ("right", "Right 2", "r.3") if name not in taken]
     fields += [StructField(names[0], StringType(), draw.random() < 0.5)]

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from penstock.api.iceberg import iceberg_source, plain_rows, write_iceberg
 from penstock.testing.sources import fromBatches
-from penstock_torture.tables.rows import HERE, NAMES, Draw, differences, written_by_others
+from penstock_torture.tables.rows import HERE, NAMES, Draw, differences
+from penstock_torture.tables.writers import written_by_others
 
 _COLUMNS = pa.schema(
     [
@@ -145,7 +146,6 @@ class IcebergHistory:
     def _others(self) -> None:
         self._files += 1
         path = self._folder / f"{self._files}.parquet"
-        self.told.append(
-            written_by_others(self._draw.table(plain_rows(self.table.schema())), path, self._draw.random)
-        )
+        rows = self._draw.table(plain_rows(self.table.schema()))
+        self.told.append(written_by_others(rows, path, self._draw.random)[0])
         self.table.add_files([f"file://{path}"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random rows of any columns, the writers of Parquet files, and how two tables are told apart."""
+"""Random rows of any columns, and how two tables are told apart."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from penstock.api import delta, iceberg
@@ -30,7 +28,9 @@ NAMES = "abcxyz"
 HERE = object()
 """Stands for a session in streams that are written: the rows are written in this process."""
 
-
+_OLD = (-1_000_000_000, -12_219_000_000, -59_000_000_000)
+"""Seconds from 1970: of the last century, days after the change of calendars, and of the Middle Ages."""
+_DAY = 86_400
 _HOLDS: dict[str, Callable[[Any, Any], Any]] = {
     "EqualTo": operator.eq,
     "LessThan": operator.lt,
@@ -60,51 +60,24 @@ class Draw:
             return {each.name: self._value(each) for each in kind}
         if pt.is_list(kind) or pt.is_large_list(kind):
             return [self._value(kind.value_field) for _ in range(self.random.randint(0, 2))]
+        if pt.is_map(kind):
+            return [(f"k{number}", self._value(kind.item_field)) for number in range(self.random.randint(0, 2))]
         if pt.is_string(kind) or pt.is_large_string(kind):
             return f"w{self._given}"
+        if pt.is_boolean(kind):
+            return self.random.random() < 0.5
+        if pt.is_date(kind) or pt.is_timestamp(kind):
+            return self._time(kind)
         if pt.is_decimal(kind):
             return Decimal(self._given)
         return float(self._given) if pt.is_floating(kind) else self._given
 
-
-def written_by_others(rows: pa.Table, path: Path, draw: random.Random) -> str:
-    """Write a Parquet file as Polars, DuckDB or Arrow has it, in a layout of its own; gives the writer's name."""
-    writers = {"polars": _polars, "duckdb": _duckdb, "large": _large, "views": _views, "dictionaries": _dictionaries}
-    name = draw.choice(list(writers))
-    writers[name](rows, path)
-    return name
-
-
-def _polars(rows: pa.Table, path: Path) -> None:
-    import polars as pl
-
-    found = pl.from_arrow(rows)
-    assert isinstance(found, pl.DataFrame)  # noqa: S101 - for the type checker
-    found.write_parquet(path)
-
-
-def _duckdb(rows: pa.Table, path: Path) -> None:
-    import duckdb
-
-    with duckdb.connect() as connection:
-        connection.from_arrow(rows).write_parquet(str(path))
-
-
-def _cast(rows: pa.Table, path: Path, change: Callable[[pa.DataType], pa.DataType]) -> None:
-    schema = pa.schema([field.with_type(change(field.type)) for field in rows.schema])
-    pq.write_table(rows.cast(schema), path)
-
-
-def _large(rows: pa.Table, path: Path) -> None:
-    _cast(rows, path, lambda kind: pa.large_string() if pt.is_string(kind) else kind)
-
-
-def _views(rows: pa.Table, path: Path) -> None:
-    _cast(rows, path, lambda kind: pa.string_view() if pt.is_string(kind) else kind)
-
-
-def _dictionaries(rows: pa.Table, path: Path) -> None:
-    _cast(rows, path, lambda kind: pa.dictionary(pa.int32(), pa.string()) if pt.is_string(kind) else kind)
+    def _time(self, kind: pa.DataType) -> int:
+        """Days, or microseconds of whole milliseconds; some are old."""
+        start: int = self.random.choice(_OLD) if self.random.random() < 0.4 else 0
+        if pt.is_date(kind):
+            return start // _DAY + self._given
+        return start * 10**6 + self._given * 1000
 
 
 @contextmanager
