@@ -78,7 +78,7 @@ def test_a_question_has_a_limit_and_a_strangers_has_a_lower_one() -> None:
 
 
 def test_parts_of_questions_count_together_for_their_user() -> None:
-    """Those that have come whole, or whose connection has ended, do not; small ones never do."""
+    """Until they are begun, as they may wait in line, or their connection has ended; small ones never do."""
     share = UserShare(200_000)
     readers = [QuestionReader(share, "a task", greets=False) for _ in range(3)]
     whole = frame(1, bytes(99_000))
@@ -91,6 +91,14 @@ def test_parts_of_questions_count_together_for_their_user() -> None:
     assert share.half == len(whole)
     assert not readers[0].since
     readers[1].close()
+    assert share.half == 0
+    waiting = QuestionReader(share, "a task", greets=False)
+    assert read(waiting, whole[:-1]) == []
+    waiting.next_target()[0] = whole[-1]
+    waiting.received(1)
+    assert waiting.next_message() is not None
+    assert share.half == len(whole)
+    assert waiting.next_message() is None
     assert share.half == 0
     assert read(readers[0], frame(1, b"small")[:10]) == []
     assert share.half == 0

@@ -3,7 +3,8 @@
 
 Frames change with versions, the greeting does not: so one of another version is told apart from bytes that mean
 nothing. Over the port the handshake does that. A question has at most `QUESTION_BYTES`, so that reading it holds
-nobody up, and of one who has not said who he is `STRANGER_BYTES`. A part of a question counts in its user's share.
+nobody up, and of one who has not said who he is `STRANGER_BYTES`. A question counts in its user's share from its
+first part until it was begun: it may wait in line for its turn.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class QuestionReader:
         self._word = memoryview(bytearray(len(greeting()) if greets else 0))
         self._missing = len(self._word)
         self._half = 0
+        self._is_whole = False
+        """True for a question that was given out, and may not be begun."""
         self.is_known = not greets
         self.since = 0.0
         """The moment at which a question has begun to come that has not come whole, or 0."""
@@ -57,8 +60,12 @@ class QuestionReader:
         """The next whole frame, or None until more bytes come."""
         if self._missing:
             return None
+        if self._is_whole:
+            self._let_go()
         message = self._frames.next_message()
-        if message is not None or self._frames.is_at_boundary:
+        if message is not None:
+            self._is_whole, self.since = True, 0.0
+        elif self._frames.is_at_boundary:
             self._let_go()
         elif self._half == 0:
             self._take()
@@ -86,4 +93,4 @@ class QuestionReader:
 
     def _let_go(self) -> None:
         self._share.half -= self._half
-        self._half, self.since = 0, 0.0
+        self._half, self.since, self._is_whole = 0, 0.0, False
