@@ -94,12 +94,12 @@ def packed_rows(sums: bytes, places: bytes) -> PackedRows:
 
 def read_page(page: WantedPage, writers: Sequence[tuple[int, int]], packed: tuple[bytes, bytes]) -> ReadPage:
     """Read a page from the packed sums and places of its rows: of each row the writer, and the bytes of its sums."""
-    chosen = np.array(list(page.paths), "<u4")
+    chosen = np.array(sorted(page.paths), "<u4")
     sums = np.frombuffer(packed[0], _SUMS)
     of = np.repeat(
         np.array([writer for writer, _ in writers], "<u8"), [size // _SUMS.itemsize for _, size in writers]
     )
-    fit = np.isin(sums["file"], chosen)
+    fit = _among(sums["file"], chosen)
     sums, of = sums[fit], of[fit]
     order = np.argsort(of, kind="stable")
     sums, of = sums[order], of[order]
@@ -109,9 +109,15 @@ def read_page(page: WantedPage, writers: Sequence[tuple[int, int]], packed: tupl
     for name in ("rows", "bytes", "checksum"):
         totals[name] = np.add.reduceat(sums[name], firsts) if len(firsts) else 0
     places = np.frombuffer(packed[1], _PLACES)
-    places = places[np.isin(places["file"], chosen)]
+    places = places[_among(places["file"], chosen)]
     places = places[np.lexsort((places["offset"], places["file"]))]
     return ReadPage(totals.tobytes(), page.paths, places, int(places["size"].sum(dtype="<u8")))
+
+
+def _among(values: npt.NDArray[np.uint32], chosen: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """Tell of each value whether it is one of these, in order; for few `np.isin` takes several times as long."""
+    found: npt.NDArray[np.bool_] = np.searchsorted(chosen, values, "right") > np.searchsorted(chosen, values)
+    return found
 
 
 def _by_bucket(records: npt.NDArray[np.void]) -> tuple[bytes, dict[int, tuple[int, int]]]:
