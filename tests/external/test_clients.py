@@ -29,7 +29,7 @@ def test_a_buffer_is_free_when_no_thread_writes_into_it_any_more(tmp_path: Path)
     folder = tmp_path / "data"
     catalogue = Catalogue(tmp_path / "catalogue.db")
     keeper = Keeper(catalogue, ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
-    account = keeper.introduce("app", b"k" * 32, 1000)
+    account = asyncio.run(keeper.introduce("app", b"k" * 32, 1000))
     partition = PartitionId(DatasetId("job", 0), 0, 0)
     account.numbers[NUMBER] = KeptPartition(NUMBER, partition, 1, KeptState.THERE, str(folder))
     os.mkfifo(folder / "data.0")
@@ -59,7 +59,7 @@ def test_a_buffer_is_free_when_no_thread_writes_into_it_any_more(tmp_path: Path)
 def test_a_connection_that_ends_at_once_keeps_no_buffer(tmp_path: Path) -> None:
     """Its question and its end come together, before the read has begun."""
     keeper = Keeper(Catalogue(tmp_path / "catalogue.db"), ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
-    account = keeper.introduce("app", b"k" * 32, 1000)
+    account = asyncio.run(keeper.introduce("app", b"k" * 32, 1000))
     memory = ChunkMemory(1)
 
     async def run() -> None:
@@ -78,7 +78,7 @@ def test_a_connection_that_ends_at_once_keeps_no_buffer(tmp_path: Path) -> None:
 def test_a_user_is_told_the_time_that_a_read_took(tmp_path: Path) -> None:
     """From the question until the bytes wait for the network; the disk tells of them too."""
     keeper = Keeper(Catalogue(tmp_path / "catalogue.db"), ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
-    account = keeper.introduce("app", b"k" * 32, os.getuid())
+    account = asyncio.run(keeper.introduce("app", b"k" * 32, os.getuid()))
     partition = PartitionId(DatasetId("job", 0), 0, 0)
     account.numbers[NUMBER] = KeptPartition(NUMBER, partition, 1, KeptState.THERE, str(tmp_path / "data"))
     (tmp_path / "data" / "data.0").write_bytes(bytes(100))
@@ -103,7 +103,7 @@ def test_a_user_is_told_the_time_that_a_read_took(tmp_path: Path) -> None:
 def test_a_reader_whose_user_has_no_memory_left_gets_its_bytes_in_pieces(tmp_path: Path) -> None:
     """Another connection of the user holds all buffers, and nobody reads it: nothing comes between the pieces."""
     keeper = Keeper(Catalogue(tmp_path / "catalogue.db"), ServiceFolders([tmp_path], 0), KeeperPolicy(0, 60.0))
-    account = keeper.introduce("app", b"k" * 32, os.getuid())
+    account = asyncio.run(keeper.introduce("app", b"k" * 32, os.getuid()))
     partition = PartitionId(DatasetId("job", 0), 0, 0)
     account.numbers[NUMBER] = KeptPartition(NUMBER, partition, 1, KeptState.THERE, str(tmp_path / "data"))
     rows = os.urandom(100_000)

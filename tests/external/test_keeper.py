@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,29 +44,28 @@ class Services:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._opened: OpenFolders[Catalogue] | None = None
-        self._keepers: list[Keeper] = []
+        self._keeper: Keeper | None = None
 
-    def start(self, *folders: Path) -> tuple[Keeper, Account]:
+    async def start(self, *folders: Path) -> tuple[Keeper, Account]:
         """The next one, with an application."""
         self.kill()
         self._opened = opened = open_service_folders(folders or [self.root])
         found = ServiceFolders(opened.sorted.ours, 0, hides_another=opened.sorted.hides_another)
-        keeper = Keeper(opened.index, found, KeeperPolicy(0, 60.0))
-        self._keepers.append(keeper)
-        return keeper, keeper.introduce("app", KEY, 1000)
+        self._keeper = keeper = Keeper(opened.index, found, KeeperPolicy(0, 60.0))
+        return keeper, await keeper.introduce("app", KEY, 1000)
 
     def kill(self) -> None:
         """It does nothing more."""
         if self._opened is not None:
+            if self._keeper is not None:
+                self._keeper.upkeep.let_go()
             self._opened.index.close()
             self._opened.let_go()
             self._opened = None
 
     def close(self) -> None:
-        """None is left, nor a thread of one."""
+        """None is left."""
         self.kill()
-        for keeper in self._keepers:
-            keeper.upkeep.let_go()
 
 
 @pytest.fixture
@@ -134,16 +133,16 @@ def test_a_result_that_was_replaced_does_not_come_back(services: Services, tmp_p
     """If it can't be told in the index, the new one is refused, and says so; after the next start it is the same."""
 
     async def run() -> None:
-        keeper, account = services.start()
+        keeper, account = await services.start()
         await keep(keeper, account, 1)
         with refusing(tmp_path, "update on applications"), pytest.raises(StorageError, match="disk is full"):
             await keep(keeper, account, 2)
         assert await found(keeper, account) == b"1"
-        keeper, account = services.start()
+        keeper, account = await services.start()
         assert await found(keeper, account) == b"1"
         with refusing(tmp_path, "delete on applications"):
             await keep(keeper, account, 3)
-        keeper, account = services.start()
+        keeper, account = await services.start()
         assert await found(keeper, account) == b"3"
         await keep(keeper, account, 4)
         assert [each.role for each in keeper.accounts if each.kept] == [AccountRole.CURRENT]
@@ -180,7 +179,7 @@ def test_a_partition_is_there_when_its_row_is(services: Services, tmp_path: Path
     """Its row can't be written: the commit says so, and it has failed, with the room and the files that it had."""
 
     async def run() -> Path:
-        keeper, account = services.start()
+        keeper, account = await services.start()
         each = await begun(keeper, account, 0)
         folder, commit = Path(each.kept.folder), CommitPartition(each.kept.number, ENDS)
         with refusing(tmp_path, "update on partitions"), pytest.raises(StorageError, match="disk is full"):
@@ -190,7 +189,7 @@ def test_a_partition_is_there_when_its_row_is(services: Services, tmp_path: Path
         assert "disk is full" in there.cause
         assert account.used == 0
         await keeper.close()
-        _, account = services.start()
+        _, account = await services.start()
         assert [kept.state for kept in account.numbers.values()] == [KeptState.FAILED]
         return folder
 
@@ -201,10 +200,10 @@ def test_a_service_starts_on_a_full_disk(services: Services, tmp_path: Path) -> 
     """The rows of what its former one was writing follow when there is room."""
 
     async def run() -> Path:
-        keeper, account = services.start()
+        keeper, account = await services.start()
         each = await begun(keeper, account, 0)
         with refusing(tmp_path, "update on partitions"):
-            keeper, account = services.start()
+            keeper, account = await services.start()
             assert account.numbers[each.kept.number].state is KeptState.FAILED
         await keeper.close()
         return Path(each.kept.folder)
@@ -216,7 +215,7 @@ def test_a_start_removes_what_the_index_names_and_nothing_else(services: Service
     """Files that were being written, or were to go when the service was killed, go; others stay."""
 
     async def run() -> tuple[list[Path], list[Path]]:
-        keeper, account = services.start()
+        keeper, account = await services.start()
         unfinished = Path((await begun(keeper, account, 0)).kept.folder)
         there, doomed = [await written(keeper, account, number) for number in (1, 2)]
         services.kill()
@@ -228,7 +227,7 @@ def test_a_start_removes_what_the_index_names_and_nothing_else(services: Service
         for each in (foreign, there):
             each.mkdir(exist_ok=True)
             (each / "notes").touch()
-        keeper, account = services.start()
+        keeper, account = await services.start()
         before = [each for each in (unfinished, there, doomed, foreign) if each.exists()]
         await keeper.release(account, [identity(1)])
         await keeper.close()
@@ -242,7 +241,7 @@ def test_what_is_complete_stays_whatever_an_old_index_says(services: Services, t
     """It was being written when the copy was made; another one was not there at all."""
 
     async def run() -> None:
-        keeper, account = services.start()
+        keeper, account = await services.start()
         old = await begun(keeper, account, 0)
         copies = {each: each.read_bytes() for each in (tmp_path / "catalogue.db", tmp_path / "catalogue.db-wal")}
         await keeper.commit(account, CommitPartition(old.kept.number, ENDS))
@@ -251,7 +250,7 @@ def test_what_is_complete_stays_whatever_an_old_index_says(services: Services, t
         for path, data in copies.items():
             path.write_bytes(data)
             path.chmod(0o600)
-        keeper, account = services.start()
+        keeper, account = await services.start()
         assert [each.state for each in account.numbers.values()] == [KeptState.THERE]
         assert newer.exists()
         await keeper.close()
@@ -265,7 +264,7 @@ def pair(services: Services, tmp_path: Path) -> list[Path]:
     pair = [tmp_path / "a", tmp_path / "b"]
 
     async def run() -> None:
-        keeper, account = services.start(*pair)
+        keeper, account = await services.start(*pair)
         for number in range(5):
             await written(keeper, account, number)
         await keep(keeper, account, 1, [0, 1])
@@ -281,7 +280,7 @@ def held(services: Services, *folders: Path) -> tuple[bytes, int, int]:
     """Start a service: what is kept, the partitions of it that are there, and those of the application."""
 
     async def run() -> tuple[bytes, int, int]:
-        keeper, account = services.start(*folders)
+        keeper, account = await services.start(*folders)
         described = await found(keeper, account)
         kept = keeper.accounts.kept(NAME, 1000)
         numbers = [] if kept is None else keeper.held(kept).partitions
@@ -300,7 +299,7 @@ def test_an_index_is_made_again_out_of_the_folders(services: Services, pair: lis
     for left in pair[0].glob("catalogue.db*"):
         left.unlink()
     with pytest.raises(SettingError, match=r"catalogue\.db.*--rebuild-index\. Nothing was removed"):
-        services.start(*pair)
+        asyncio.run(services.start(*pair))
     assert "with 3 partitions of 2 applications" in rebuild_index(pair)
     assert held(services, *pair) == (b"2", 2, 1)
     with pytest.raises(SettingError, match="no index is made again"):
@@ -321,6 +320,24 @@ def test_folders_come_and_go_and_nothing_is_lost(services: Services, pair: list[
     shutil.rmtree(b)
     (tmp_path / "away").rename(b)
     assert held(services, a, b) == (b"2", 2, 1)
+
+
+def test_a_disk_that_is_unmounted_while_the_service_runs_gets_nothing(services: Services, tmp_path: Path) -> None:
+    """Its mount point is on another disk: partitions begin elsewhere, or are refused."""
+    a, b = tmp_path / "a", tmp_path / "b"
+
+    async def run() -> None:
+        keeper, account = await services.start(a, b)
+        b.rename(tmp_path / "away")
+        b.mkdir()
+        for number in range(4):
+            with suppress(StorageError):
+                assert (await written(keeper, account, number)).is_relative_to(a)
+        await keeper.close()
+
+    asyncio.run(run())
+    assert list(a.glob("data/*/*"))
+    assert not list(b.iterdir())
 
 
 def test_folders_of_a_version_without_ids_are_adopted(services: Services, pair: list[Path]) -> None:
@@ -345,7 +362,7 @@ def test_folders_of_a_version_without_ids_are_adopted(services: Services, pair: 
             base.execute(statement)
     base.close()
     with pytest.raises(StorageError, match="--adopt"):
-        services.start(a, b)
+        asyncio.run(services.start(a, b))
     assert "4 words were written" in adopt([a, b])
     assert held(services, a, b) == (b"2", 2, 1)
     for left in a.glob("catalogue.db*"):
@@ -359,19 +376,19 @@ def test_a_user_has_so_many_applications_and_partitions(services: Services, monk
     monkeypatch.setattr("penstock.external.keeper.MOST_APPLICATIONS", 3)
 
     async def run() -> None:
-        keeper, first = services.start()
+        keeper, first = await services.start()
         await written(keeper, first, 0)
         keys = [bytes([number]) * 32 for number in range(10)]
         for key in keys:
-            last = keeper.introduce("idle", key, 1000)
+            last = await keeper.introduce("idle", key, 1000)
         assert len(keeper.accounts) == 3
         assert keeper.accounts.find(first.key.name) is first
         first.connections = last.connections = 1
         await keep(keeper, first, 11, [0])
-        keeper.introduce("other", b"o" * 32, 1000).connections = 1
+        (await keeper.introduce("other", b"o" * 32, 1000)).connections = 1
         with pytest.raises(QuotaError, match="user 1000 has 3 applications"):
-            keeper.introduce("idle", keys[0], 1000)
-        keeper.introduce("idle", keys[0], 1001)
+            await keeper.introduce("idle", keys[0], 1000)
+        await keeper.introduce("idle", keys[0], 1001)
         known = 1 + 1 + 3  # a result with a partition, and applications
         keeper.accounts.refuse_too_many(1000, known + 1)
         with pytest.raises(QuotaError, match=f"{known} partitions and results"):
@@ -385,7 +402,7 @@ def test_a_commit_comes_in_pieces_and_partitions_are_listed_in_pages(services: S
     """Many subpartitions, and many partitions."""
 
     async def run() -> None:
-        keeper, account = services.start()
+        keeper, account = await services.start()
         made = await keeper.begin(account, identity(0), 5)
         made.close()
         for piece in (2, 2, 1):
@@ -402,23 +419,43 @@ def test_a_commit_comes_in_pieces_and_partitions_are_listed_in_pages(services: S
     asyncio.run(run())
 
 
-def test_bytes_that_are_written_after_the_commit_are_nobodys(services: Services) -> None:
-    """A task that has kept its descriptors writes into a file that is not the partition's; or can't."""
+def test_bytes_that_are_written_after_the_end_are_nobodys_and_are_cut_off(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that has kept its descriptors writes into a file that is no partition's, as long as it has it open."""
+    monkeypatch.setattr("penstock.external.left_open.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.external.left_open.MOST_OPEN", 2)
+    looked = asyncio.Event()
 
     async def run() -> None:
-        keeper, account = services.start()
+        keeper, account = await services.start()
+        left_open = keeper.upkeep.left_open
+        look = left_open._looked
+        monkeypatch.setattr(left_open, "_looked", lambda *found: (look(*found), looked.set()))
         made = await keeper.begin(account, identity(0), 1)
         os.write(made.data, b"rows")
+        os.close(made.index)
         await keeper.commit(account, CommitPartition(made.kept.number, ENDS))
-        os.pwrite(made.data, bytes(1 << 20), 0)
-        made.close()
-        honest = await written(keeper, account, 1)
-        number = (honest / "data.0").stat().st_ino
         got = memoryview(bytearray(4))
         await keeper.read(account, made.kept.number, 0, got)
         assert bytes(got) == b"rows"
+        failed = await keeper.begin(account, identity(1), 1)
+        os.close(failed.index)
+        keeper.give_up(account, failed.kept.number, "it says so")
+        for data in (made.data, failed.data):
+            os.pwrite(data, bytes(1 << 20), 0)
+            while os.fstat(data).st_size:
+                looked.clear()
+                await looked.wait()
+        with pytest.raises(QuotaError, match="have 2 files of this host's shuffle service open"):
+            await keeper.begin(account, identity(2), 1)
+        for data in (made.data, failed.data):
+            os.close(data)
+        while left_open._counts:
+            looked.clear()
+            await looked.wait()
+        await written(keeper, account, 2)
         assert (Path(made.kept.folder) / "data.0").stat().st_size == 4
-        assert (honest / "data.0").stat().st_ino == number
         assert account.used < 10_000
         await keeper.close()
 
@@ -429,7 +466,7 @@ def test_a_question_about_many_is_answered_in_turns_with_others(services: Servic
     """Others have their turns while 1,000 partitions are released, and while an application ends."""
 
     async def run() -> list[int]:
-        keeper, account = services.start()
+        keeper, account = await services.start()
         turns = 0
 
         async def others() -> None:

@@ -47,20 +47,20 @@ class World:
     def __init__(self, root: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self._root = root
-        self._catalogues: list[Catalogue] = []
         self.accounts: dict[str, Account] = {}
         self.keepers: dict[str, Keeper] = {}
         self.start()
 
     def start(self) -> None:
-        """Start the services; those that were there are killed."""
+        """Start the services; those that were there end."""
         self.kill()
         for host in HOSTS:
             folder = self._root / host
             folder.mkdir(exist_ok=True)
-            self._catalogues.append(Catalogue(folder / "catalogue.db"))
-            self.keepers[host] = Keeper(self._catalogues[-1], ServiceFolders([folder], 0), KeeperPolicy(0, 60.0))
-            self.accounts[host] = self.keepers[host].introduce("app", b"k" * 32, 1000)
+            index = Catalogue(folder / "catalogue.db")
+            self.keepers[host] = Keeper(index, ServiceFolders([folder], 0), KeeperPolicy(0, 60.0))
+            introduced = self.keepers[host].introduce("app", b"k" * 32, 1000)
+            self.accounts[host] = self.loop.run_until_complete(introduced)
 
     def close(self) -> None:
         """End it."""
@@ -68,10 +68,7 @@ class World:
         self.loop.close()
 
     def kill(self) -> None:
-        """Kill the services."""
-        for each in self._catalogues:
-            each.close()
-        self._catalogues.clear()
+        """End the services, which have nothing left to write: it is written before anybody is told."""
         for keeper in self.keepers.values():
             self.loop.run_until_complete(keeper.close())
 
@@ -99,7 +96,7 @@ class World:
                 case SwitchKept():
                     self.loop.run_until_complete(results.switch(account, request))
                 case SwitchBack():
-                    results.switch_back(account, request)
+                    self.loop.run_until_complete(results.switch_back(account, request))
                 case ForgetFormer():
                     self.loop.run_until_complete(results.forget_former(account, request))
                 case UndoKept():

@@ -6,6 +6,7 @@ After a loss of power the newest rows may be missing, as files may: then partiti
 result of a name that is current; the former one is whole until it is told to go. A folder is named before it is made,
 and until it is removed: in the row of its partition or result, or, when that is gone, among the doomed. So whatever a
 service removes is named here. The index has an id, which its folders carry. A database of another version is refused.
+One thread at a time.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ class Catalogue:
     """
 
     def __init__(self, path: Path, *, adopts: bool = False, id: str = "") -> None:  # noqa: A002 - as of its folders
-        self._path = path
+        self.path = path
         upgrade = {3: _OF_3} if adopts else {}
-        self._base = Database(path, DatabaseForm(_TABLES, _VERSION, upgrade, _OLDER), self._failure)
+        form = DatabaseForm(_TABLES, _VERSION, upgrade, _OLDER)
+        self._base = Database(path, form, self._failure, stays_in_its_thread=False)
         if self._base.run("select id from service").fetchone() is None:
             is_fresh = not id and self._base.run("select 1 from applications").fetchone() is None
             self._base.run("insert into service values (?, ?)", id or secrets.token_hex(12), is_fresh)
@@ -135,12 +137,18 @@ class Catalogue:
             self._doom(doomed)
             self._remove(account.key.name)
 
-    def add(self, account: Account, kept: KeptPartition) -> int:
-        """A partition is to be written in its folder; its number, which no other one ever has."""
-        found = self._base.run(
+    def last_number(self) -> int:
+        """The largest number that a partition ever had."""
+        found = self._base.run("select seq from sqlite_sequence where name = 'partitions'").fetchone()
+        return 0 if found is None else int(found[0])
+
+    def add(self, account: Account, kept: KeptPartition) -> None:
+        """A partition is to be written in its folder, with a number that no other one ever has."""
+        self._base.run(
             "insert into partitions"
-            " (application, dataset, place, attempt, subpartitions, state, folder, bytes, cause)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " (number, application, dataset, place, attempt, subpartitions, state, folder, bytes, cause)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            kept.number,
             account.key.name,
             str(kept.partition.dataset),
             kept.partition.index,
@@ -151,8 +159,6 @@ class Catalogue:
             kept.bytes,
             kept.cause,
         )
-        assert found.lastrowid is not None  # noqa: S101 - an insert
-        return found.lastrowid
 
     def write(self, kept: KeptPartition) -> None:
         """A partition is in another state. Its row goes on naming its folder, until the row goes."""
@@ -193,6 +199,6 @@ class Catalogue:
 
     def _failure(self, error: Exception) -> StorageError:
         return StorageError(
-            f"the index of this host's shuffle service, {self._path}, can't be used: {error}. See that its disk has"
+            f"the index of this host's shuffle service, {self.path}, can't be used: {error}. See that its disk has"
             " room and is sound"
         )

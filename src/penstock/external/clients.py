@@ -111,6 +111,8 @@ class ClientSession:
         self._fetches: deque[Fetch] = deque()
         """Those that wait for memory."""
         self._is_over = self._is_in_line = False
+        self.is_introducing = False
+        """True while an application that has said who it is waits to be known: what it asks next waits as well."""
         self._held = 0
         """The buffers that this connection holds."""
         self._writing: set[int] = set()
@@ -136,7 +138,11 @@ class ClientSession:
         if connection is not None:
             connection.later(functools.partial(self._receive, message))
             if not self._share.is_over:
-                connection.go_on_reading()
+                self._read_on()
+
+    def _read_on(self) -> None:
+        if self.connection is not None and not self.is_introducing:
+            self.connection.go_on_reading()
 
     def _receive(self, message: Message) -> None:
         kind, body = message
@@ -152,6 +158,9 @@ class ClientSession:
                 number, method, plain, _ = read_call(body)
                 request = from_wire(_METHODS[method], plain)
                 self._share.questions += 1
+                if isinstance(request, Introduce) and self.connection is not None:
+                    self.is_introducing = True
+                    self.connection.stop_reading()
                 self._begin(self._answering, self._answered(number, request), number)
             else:
                 raise ProtocolError(f"a frame of type {kind} is not expected here")
@@ -159,7 +168,7 @@ class ClientSession:
             raise ProtocolError(f"a frame of type {kind} could not be read: {error!r}") from error
         if self._share.is_over and self.connection is not None:
             self.connection.stop_reading()
-            self._share.wait(self.connection.go_on_reading)
+            self._share.wait(self._read_on)
 
     def next_frame(self) -> OutgoingFrame | None:
         """The next frame to send."""
@@ -176,7 +185,7 @@ class ClientSession:
         self._is_over = True
         self.questions.close()
         if self.connection is not None:
-            self._share.leave(self.connection.go_on_reading)
+            self._share.leave(self._read_on)
             self.connection = None
         self._share.less(questions=len(self._fetches))
         self._fetches.clear()
@@ -296,7 +305,11 @@ class ClientSession:
 
     async def _answered(self, number: int, request: Any) -> None:
         if isinstance(request, Introduce):
-            self._send(reply_frame(number, to_wire(self._introduce(request))))
+            try:
+                self._send(reply_frame(number, to_wire(await self._introduce(request))))
+            finally:
+                self.is_introducing = False
+                self._read_on()
             return
         account = self.account
         if account is None:
@@ -311,12 +324,13 @@ class ClientSession:
             return
         self._send(reply_frame(number, to_wire(await self._asked(account, request))))
 
-    def _introduce(self, request: Introduce) -> Introduced:
+    async def _introduce(self, request: Introduce) -> Introduced:
         endpoint = self._endpoint
         if self.account is not None or not isinstance(endpoint, SocketEndpoint):
             raise ProtocolError("an application introduces itself once, over the service's Unix socket")
-        self.account = self._keeper.introduce(request.title, request.key, user_of(endpoint.connected))
-        self.account.connections += 1
+        account = await self._keeper.introduce(request.title, request.key, user_of(endpoint.connected))
+        self.account = account
+        account.connections += 1
         self.questions.is_known = True
         return Introduced(self._keeper.folders.reserve)
 
@@ -376,6 +390,7 @@ class ClientSession:
             case GiveUpPartition(number, cause):
                 keeper.give_up(account, number, cause)
                 self._writing.discard(number)
+                await keeper.upkeep.index.written()
             case ReleaseKept(partitions):
                 await keeper.release(account, partitions)
             case ForgetJob(job):
@@ -389,7 +404,7 @@ class ClientSession:
             case ForgetFormer():
                 await keeper.results.forget_former(account, request)
             case SwitchBack():
-                keeper.results.switch_back(account, request)
+                await keeper.results.switch_back(account, request)
             case UndoKept():
                 await keeper.results.undo(account, request)
             case FindByName():

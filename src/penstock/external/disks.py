@@ -3,8 +3,8 @@
 
 Rules: nothing that touches a disk runs in the event loop, `statvfs` neither. Before a partition begins the disks are
 asked for their room, those that have not said so for a second. One that gives no answer within a second is taken only
-where no other has room, and one that hangs is not taken. Limit: the index lies on the first disk, and the loop writes
-it.
+where no other has room, and one that hangs is not taken. The index, on the first disk, has a thread of its own
+(`index_thread`).
 """
 
 from __future__ import annotations

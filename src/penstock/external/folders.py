@@ -14,21 +14,20 @@ another service's.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import xxhash
 
 from penstock.errors import NoStorageError, StorageError
 from penstock.external.catalogue import INDEX_NAME as CATALOGUE
+from penstock.external.left_open import cut, is_written_to
 from penstock.external.manifests import ABOUT, CURRENT, DESCRIPTION
 from penstock.external.requests import KeptExtent, pack_kept
 from penstock.machine.disk_work import DISKS
@@ -106,7 +105,8 @@ class ServiceFolders:
         """Make a folder; StorageError where that can't be. It waits for a disk."""
         for is_last in (False, False, True):
             try:
-                Path(folder).mkdir(mode=0o700, parents=True)
+                Path(folder).parent.mkdir(mode=0o700, exist_ok=True)  # no more: its disk may not be mounted any more
+                Path(folder).mkdir(mode=0o700)
             except FileNotFoundError as error:  # its parent was removed meanwhile, as nothing was in it
                 if is_last:
                     raise self._failed(folder, error) from error
@@ -176,52 +176,46 @@ def write_ends(folder: str, body: bytes) -> None:
         raise StorageError(f"the shuffle service can't write {path}: {error}") from error
 
 
-def close_to_writers(folder: str, most: int) -> None:
+def close_to_writers(folder: str, most: int) -> list[int]:
     """See that nobody can write to a partition's files any more. It waits for a disk.
 
     A task closes its descriptors before it commits. Files that are open for writing still are copied, up to `most`
-    bytes of each, and the copies are the partition's: what is written to the others is nobody's, and goes when they
-    are closed. A task is believed where the file system can't tell.
+    bytes of each, and the copies are the partition's. What becomes of the others is up to the caller: a descriptor of
+    each, to read it (`left_open`). A task is believed where the file system can't tell.
     """
+    left = []
     for name in (data_name(DATA), INDEX_NAME):
         path = Path(folder, name)
         try:
-            if _is_written_to(path):
-                _copy(path, most)
+            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            left.append(source)
+            if is_written_to(source):
+                _copy(source, path, most)
+            else:
+                os.close(left.pop())
         except OSError as error:
+            close_all(left)
             raise StorageError(f"the shuffle service can't read {path}: {error}") from error
+    return left
 
 
-def _is_written_to(path: Path) -> bool:
-    """Tell whether anybody has the file open for writing: the system grants a lease of it only where nobody has."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError as error:
-        if error.errno == errno.EAGAIN:
-            return True
-        if error.errno in (errno.EINVAL, errno.EACCES, errno.ENOLCK, errno.EOPNOTSUPP):
-            return False  # a file system without leases, such as NFS
-        raise
-    finally:
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close descriptors."""
+    for descriptor in descriptors:
         os.close(descriptor)
-    return False
 
 
-def _copy(path: Path, most: int) -> None:
+def _copy(source: int, path: Path, most: int) -> None:
     made = path.with_name(f".{path.name}")
-    source = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     target = _created(made)
     try:
         left = min(os.fstat(source).st_size, most)
         while left and (count := os.sendfile(target, source, None, left)):
             left -= count
         made.rename(path)
-        os.ftruncate(source, 0)
     finally:
-        os.close(source)
         os.close(target)
+    cut(source)
 
 
 def size_of(folder: str) -> int:
@@ -258,29 +252,42 @@ def read_chunk(folder: str, target: memoryview, offset: int, origin: FileOrigin)
         raise damaged(origin, path, f"it ends at {offset + count}, before {offset + len(target)}")
 
 
-def remove(folder: str) -> bool:
-    """Remove what the service has made, and free its space, whoever has descriptors of it; True if nothing is left.
+class Removal(NamedTuple):
+    """Whether nothing is left of a folder, and descriptors of files that somebody has open (`left_open`)."""
+
+    is_whole: bool
+    left_open: list[int]
+
+
+def remove(folder: str) -> Removal:
+    """Remove what the service has made, and free its space, whoever has descriptors of it.
 
     It waits for a disk. Other files stay, in their folder.
     """
+    left: list[int] = []
     for name in _OURS:
         path = Path(folder, name)
         with contextlib.suppress(OSError):
-            _cut(path)
+            left += _cut(path)
         with contextlib.suppress(OSError):
             path.unlink()
     with contextlib.suppress(OSError):
         Path(folder).rmdir()  # fails where there is anything that is not ours
         Path(folder).parent.rmdir()  # fails where there are others
-    return not Path(folder).exists()
+    return Removal(not Path(folder).exists(), left)
 
 
-def _cut(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _cut(path: Path) -> list[int]:
+    """Leave nothing in a file; a descriptor of one that somebody can write to."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    is_kept = False
     try:
-        os.ftruncate(descriptor, 0)
+        cut(descriptor)
+        is_kept = is_written_to(descriptor)
     finally:
-        os.close(descriptor)
+        if not is_kept:
+            os.close(descriptor)
+    return [descriptor] if is_kept else []
 
 
 def _ends(folder: str, first: int, count: int, origin: FileOrigin) -> EndOfPartition:

@@ -2,14 +2,16 @@
 """Everything that the host service does for its applications: accounts, catalogue and folders, joined.
 
 Rules: an application's request finds its own partitions and no others. A row is written before the answer is given;
-where that fails, because the disk is full, nothing is taken over. Partitions that were being written when the service
-ended have failed, and their files go, unless they say that they are complete: then the index is an old copy.
+where that fails, because the disk is full or hangs, nothing is taken over. Partitions that were being written when
+the service ended have failed, and their files go, unless they say that they are complete: then the index is an old
+copy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import logging
 import os
 import time
@@ -34,6 +36,7 @@ from penstock.external.catalogue import Catalogue
 from penstock.external.folders import (
     END_BYTES,
     ServiceFolders,
+    close_all,
     close_to_writers,
     find_range,
     pack_ends,
@@ -42,6 +45,7 @@ from penstock.external.folders import (
     size_of,
     write_ends,
 )
+from penstock.external.index_thread import heard
 from penstock.external.keys import KEY_BYTES, ApplicationKey
 from penstock.external.manifests import FolderWord, described, read_word, write_word
 from penstock.external.requests import (
@@ -111,31 +115,52 @@ class Keeper:
         self.upkeep = Upkeep(self.accounts, catalogue, folders)
         self.results = ResultKeeper(self.upkeep, policy.kept, policy.names)
         self.users = UserWork()
-        self._beginning: set[tuple[str, PartitionId]] = set()
-        """The partitions for which a disk is being chosen, each with its application."""
+        self._coming: dict[str, asyncio.Task[None]] = {}
+        """The applications that have come and have no row yet, by name."""
+        self._numbers = itertools.count(catalogue.last_number() + 1)
         self._ends: dict[int, bytes] = {}
         """Those that have come of partitions that are being committed."""
         self._finding: dict[int, asyncio.Semaphore] = {}
         self._load()
 
-    def introduce(self, title: str, key: bytes, user: int) -> Account:
-        """The application with this key, whose task runs as this user; AuthenticationError for another user's."""
+    async def introduce(self, title: str, key: bytes, user: int) -> Account:
+        """The application with this key, whose task runs as this user; AuthenticationError for another user's.
+
+        StorageError where the index can't have a new one.
+        """
         if len(key) != KEY_BYTES or len(title) > 1000:
             raise ProtocolError("this is no key of an application")
         known = ApplicationKey(title, key)
         account = self.accounts.find(known.name)
         if account is None:
+            self.upkeep.index.check()
             self._make_place(user)
-            account = Account(known, user)
-            self._catalogue.add_application(account)
+            account = Account(known, user, time.monotonic())
             self.accounts.add(account)
+            self._coming[known.name] = coming = asyncio.ensure_future(self._noted(account))
+            self.upkeep.watch(coming, heard)
         if account.user != user or not hmac.compare_digest(account.key.key, key):
             raise AuthenticationError(
                 f"the application {title} is known at this host's shuffle service as one of user {account.user}, and"
                 f" this task runs as user {user}: run all tasks of an application as one user"
             )
+        if (pending := self._coming.get(known.name)) is not None:
+            await asyncio.shield(pending)
         account.seen = time.monotonic()
         return account
+
+    async def _noted(self, account: Account) -> None:
+        """Have a row of an application that has come; it is unknown again where there can't be one."""
+        catalogue = self._catalogue
+        try:
+            await self.upkeep.index.write(
+                lambda: catalogue.add_application(account), lambda: catalogue.remove_application(account)
+            )
+        except BaseException:
+            self.accounts.remove(account)
+            raise
+        finally:
+            del self._coming[account.key.name]
 
     def _make_place(self, user: int) -> None:
         """Let the application go that has nothing here, and was silent longest, where its user has too many."""
@@ -150,7 +175,7 @@ class Keeper:
             )
         oldest = min(idle, key=lambda each: each.seen)
         self.accounts.remove(oldest)
-        self.upkeep.write(lambda: self._catalogue.remove_application(oldest))
+        self.upkeep.index.write_later(lambda: self._catalogue.remove_application(oldest))
 
     def secret_of(self, peer: str) -> bytes | None:
         """The key of the application of this name."""
@@ -159,32 +184,21 @@ class Keeper:
 
     async def begin(self, account: Account, partition: PartitionId, subpartitions: int) -> BegunFiles:
         """Make the files of a partition. QuotaError, StorageError; StaleError for one that has begun before."""
-        beginning = account.key.name, partition
-        if partition in account.partitions or beginning in self._beginning:
+        if partition in account.partitions:
             raise StaleError(f"partition {partition} was written, or given up, before")
         if len(str(partition.dataset)) > MOST_NAMED or subpartitions < 1:
             raise ProtocolError("a partition has subpartitions, and a dataset with a short name")
         self.accounts.refuse_too_many(account.user, self._policy.names)
-        kept = KeptPartition(0, partition, subpartitions, KeptState.WRITING)
-        account.grant(kept, GRANT_BYTES, self._policy.quota)
-        account.settle(kept, 0)
-        self._beginning.add(beginning)
-        try:
-            kept.folder = await self.upkeep.new_folder()
-        finally:
-            self._beginning.discard(beginning)
-        if self.accounts.find(account.key.name) is not account:
-            raise PartitionReleasedError(f"partition {partition} was released: its application is over")
-        kept.number = self._catalogue.add(account, kept)
+        self.upkeep.left_open.refuse_too_many(account.user)
+        self.upkeep.index.check()
+        kept = KeptPartition(next(self._numbers), partition, subpartitions, KeptState.WRITING)
         account.add(kept)
-        data, index = await self._made(account, kept)
-        account.grant(kept, GRANT_BYTES, self._policy.quota)
-        return BegunFiles(kept, data, index)
-
-    async def _made(self, account: Account, kept: KeptPartition) -> tuple[int, int]:
-        """The files of a partition; they go where nobody waits for them any more."""
-        folder = kept.folder
-        making = self.upkeep.disks.run(folder, self.folders.make_files, folder)
+        try:
+            account.grant(kept, GRANT_BYTES, self._policy.quota)
+        except QuotaError:
+            account.remove(kept)
+            raise
+        making = asyncio.ensure_future(self._made(account, kept))
 
         def made_for_nobody(making: asyncio.Future[tuple[int, int]]) -> None:
             if making.exception() is None:
@@ -192,8 +206,6 @@ class Keeper:
                     os.close(descriptor)
             if account.numbers.get(kept.number) is kept:
                 self.upkeep.forget(account, [kept])
-            else:
-                self.upkeep.discard(folder)
 
         try:
             data, index = await asyncio.shield(making)
@@ -203,9 +215,25 @@ class Keeper:
         except PenstockError:
             made_for_nobody(making)  # it was never there: its producer may try again
             raise
+        return BegunFiles(kept, data, index)
+
+    async def _made(self, account: Account, kept: KeptPartition) -> tuple[int, int]:
+        """The files of a partition, once there is a row that names their folder. Nothing is left of one that goes."""
+        upkeep, released = self.upkeep, f"partition {kept.partition} was released: it had just begun"
+        folder = await upkeep.new_folder()
         if kept.state is not KeptState.WRITING:
-            made_for_nobody(making)
-            raise PartitionReleasedError(f"partition {kept.partition} was released: its files had just been made")
+            raise PartitionReleasedError(released)
+        kept.folder = folder
+        row = replace(kept, bytes=0)
+        await upkeep.index.write(lambda: self._catalogue.add(account, row))
+        if kept.state is not KeptState.WRITING:
+            raise PartitionReleasedError(released)
+        data, index = await upkeep.disks.run(folder, self.folders.make_files, folder)
+        if kept.state is not KeptState.WRITING:
+            os.close(data)
+            os.close(index)
+            upkeep.discard(account, folder)
+            raise PartitionReleasedError(released)
         return data, index
 
     async def grow(self, account: Account, number: int, wanted: int) -> int:
@@ -234,27 +262,39 @@ class Keeper:
                 f"{kept.partition} has {kept.subpartitions} subpartitions, not {len(ends) // END_BYTES}"
             )
 
-        word = word_of(account, kept)
-        folder, most = kept.folder, kept.bytes
-
-        def settled() -> int:
-            close_to_writers(folder, most)
-            write_ends(folder, ends)
-            write_word(folder, word)
-            return size_of(folder)
-
         try:
-            size = await self.upkeep.at_disk(kept.folder, settled)
+            size = await self.upkeep.see_through(self._settled(account, kept, ends))
             if kept.state is not KeptState.WRITING:
                 raise PartitionReleasedError(f"partition {kept.partition} was released while it was written")
             account.grant(kept, size, self._policy.quota)
             account.settle(kept, size)
-            self._catalogue.write(replace(kept, state=KeptState.THERE))
+            row = replace(kept, state=KeptState.THERE)
+            await self.upkeep.index.write(lambda: self._catalogue.write(row))
+            if kept.state is not KeptState.WRITING:
+                raise PartitionReleasedError(f"partition {kept.partition} was released while it was written")
         except (PenstockError, OSError) as error:
             self.give_up(account, kept.number, str(error))
             raise
         kept.state = KeptState.THERE
         return True
+
+    async def _settled(self, account: Account, kept: KeptPartition, ends: bytes) -> int:
+        """Have nobody write to a partition's files any more, and the rest beside them; the bytes of all."""
+        word, folder, most = word_of(account, kept), kept.folder, kept.bytes
+
+        def settled() -> tuple[int, list[int]]:
+            left = close_to_writers(folder, most)
+            try:
+                write_ends(folder, ends)
+                write_word(folder, word)
+                return size_of(folder), left
+            except BaseException:
+                close_all(left)
+                raise
+
+        size, left = await self.upkeep.at_disk(folder, settled)
+        self.upkeep.left_open.add(account.user, folder, left)
+        return size
 
     def size_of(self, account: Account, number: int) -> int:
         """The bytes of a partition; none where nobody knows it any more."""
@@ -322,10 +362,12 @@ class Keeper:
                 self.upkeep.drop(account, kept, KeptState.RELEASED, "")
             if not count % TURN_PARTITIONS:
                 await self.upkeep.turns.wait(account.user)
+        await self.upkeep.index.written()
 
     async def forget_job(self, account: Account, job: str) -> None:
         """A job is over, and nobody wants anything of it: say nothing more of it, and keep nothing."""
-        await self.upkeep.forget_all(account, account.of_job(job))
+        await self.upkeep.see_through(self.upkeep.forget_all(account, account.of_job(job)))
+        await self.upkeep.index.written()
 
     def held(self, account: Account, after: int = 0) -> HeldPartitions:
         """The application's partitions with files whose numbers are greater; a page of them, and its last number."""
@@ -341,14 +383,15 @@ class Keeper:
     async def end(self, account: Account) -> None:
         """An application is over: all of it goes."""
         await self.upkeep.end(account)
+        await self.upkeep.index.written()
 
     async def expire(self, now: float) -> None:
         """End the applications that nobody has heard of for too long; write rows that could not be written."""
-        self.upkeep.write_again()
+        self.upkeep.index.write_again()
         for account in self.accounts.expired(now):
             lease = self.accounts.lease_of(account)
             log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, lease)
-            await self.end(account)
+            await self.upkeep.end(account)
 
     async def close(self) -> None:
         """Wait for what is being removed, and close the catalogue."""
@@ -371,9 +414,9 @@ class Keeper:
         for doomed in self._catalogue.doomed():
             place = self.folders.place_of(doomed)
             known.add(place)
-            if place and remove(place):
+            if place and _is_removed(place):
                 removed += 1
-                self.upkeep.write(lambda doomed=doomed: self._catalogue.gone(doomed))  # type: ignore[misc]
+                self.upkeep.index.write_now(lambda doomed=doomed: self._catalogue.gone(doomed))  # type: ignore[misc]
         unknown = sum(str(each) not in known for each in self.folders)
         if unknown:
             log.warning(
@@ -397,11 +440,11 @@ class Keeper:
                 kept.cause = "this host's shuffle service ended while it was written"
                 kept.state = KeptState.FAILED
                 account.settle(kept, 0)
-            self.upkeep.write(lambda: self._catalogue.write(kept))
+            self.upkeep.index.write_now(lambda: self._catalogue.write(kept))
         folder = kept.folder
         if kept.state in _GONE:
             kept.folder = ""
-        return kept.state in _GONE and bool(folder) and Path(folder).exists() and remove(folder)
+        return kept.state in _GONE and bool(folder) and Path(folder).exists() and _is_removed(folder)
 
     def _writing(self, account: Account, number: int) -> KeptPartition:
         kept = account.numbers.get(number)
@@ -411,6 +454,13 @@ class Keeper:
 
     def _origin(self, kept: KeptPartition) -> FileOrigin:
         return FileOrigin(kept.partition, self._policy.host)
+
+
+def _is_removed(folder: str) -> bool:
+    """Remove a folder before anybody is served; True if nothing is left."""
+    removal = remove(folder)
+    close_all(removal.left_open)
+    return removal.is_whole
 
 
 def word_of(account: Account, kept: KeptPartition) -> FolderWord:

@@ -15,7 +15,9 @@ ended go with the next one of its name, or with their lease.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +54,8 @@ class ResultKeeper:
         self._upkeep = upkeep
         self._quotas = quotas
         self._names = names
+        self._changing = asyncio.Lock()
+        """Of rows of results and what is known of them: a change sees what the last one has left."""
 
     async def prepare(self, account: Account, request: PrepareKept) -> None:
         """Take partitions out of an application; errors as of the request."""
@@ -72,11 +76,18 @@ class ResultKeeper:
         more = max(0, end - result.described)
         result.described += more
         result.used += more
-        there = _there(account, request.name, request.partitions)
-        self._upkeep.catalogue.move([kept.number for kept in there], result)
-        for kept in there:
-            account.remove(kept)
-            result.add(kept)
+        await self._upkeep.see_through(self._taken(account, result, request))
+
+    async def _taken(self, account: Account, result: Account, request: PrepareKept) -> None:
+        """Partitions are the result's; nobody releases them with the application's while their rows are written."""
+        async with self._changing:
+            there = _there(account, request.name, request.partitions)
+            _move(there, account, result)
+            try:
+                await self._write_owner(there, result, account)
+            except StorageError:
+                _move((kept for kept in there if result.numbers.get(kept.number) is kept), result, account)
+                raise
 
     async def switch(self, account: Account, request: SwitchKept) -> None:
         """Give a result its name; PartitionLostError where it is not there."""
@@ -84,18 +95,26 @@ class ResultKeeper:
         if result is None:
             raise PartitionLostError(f"the result {request.name} is not prepared any more: keep it again")
         await self._upkeep.at_disk(result.folder, lambda: write_whole(result.folder, CURRENT, b""))
-        former = self._upkeep.accounts.kept(result.kept, result.user)
-        if former is not result:
-            taken = [(former, AccountRole.FORMER)] if former is not None else []
-            self._give_roles(*taken, (result, AccountRole.CURRENT))
+        await self._upkeep.see_through(self._switched(result))
 
-    def switch_back(self, account: Account, request: SwitchBack) -> None:
+    async def _switched(self, result: Account) -> None:
+        async with self._changing:
+            former = self._upkeep.accounts.kept(result.kept, result.user)
+            if former is not result and self._upkeep.accounts.find(result.key.name) is result:
+                taken = [(former, AccountRole.FORMER)] if former is not None else []
+                await self._give_roles(*taken, (result, AccountRole.CURRENT))
+
+    async def switch_back(self, account: Account, request: SwitchBack) -> None:
         """Have a name mean what it meant before; idempotent."""
-        result = self._found(account, request)
-        if result is not None and result.role is AccountRole.CURRENT:
-            others = self._upkeep.accounts.others(result)
-            formers = [(each, AccountRole.CURRENT) for each in others if each.role is AccountRole.FORMER]
-            self._give_roles((result, AccountRole.PREPARED), *formers[:1])
+        await self._upkeep.see_through(self._switched_back(account, request))
+
+    async def _switched_back(self, account: Account, request: SwitchBack) -> None:
+        async with self._changing:
+            result = self._found(account, request)
+            if result is not None and result.role is AccountRole.CURRENT:
+                others = self._upkeep.accounts.others(result)
+                formers = [(each, AccountRole.CURRENT) for each in others if each.role is AccountRole.FORMER]
+                await self._give_roles((result, AccountRole.PREPARED), *formers[:1])
 
     async def forget_former(self, account: Account, request: ForgetFormer) -> None:
         """All hosts have switched; nothing happens where another one has the name meanwhile."""
@@ -104,18 +123,22 @@ class ResultKeeper:
             for other in self._upkeep.accounts.others(result):
                 if other.role is AccountRole.FORMER or other.made < result.made:
                     await self._upkeep.end(other)
+            await self._upkeep.index.written()
 
     async def undo(self, account: Account, request: UndoKept) -> None:
         """Give an application its partitions back; idempotent."""
-        result = self._found(account, request)
-        if result is None or result.role is not AccountRole.PREPARED:
-            return
-        back = [kept for kept in result.numbers.values() if kept.partition not in account.partitions]
-        self._upkeep.catalogue.move([kept.number for kept in back], account)
-        for kept in back:
-            result.remove(kept)
-            account.add(kept)
+        await self._upkeep.see_through(self._undone(account, request))
+
+    async def _undone(self, account: Account, request: UndoKept) -> None:
+        async with self._changing:
+            result = self._found(account, request)
+            if result is None or result.role is not AccountRole.PREPARED:
+                return
+            back = [kept for kept in result.numbers.values() if kept.partition not in account.partitions]
+            await self._write_owner(back, account, result)
+            _move((kept for kept in back if result.numbers.get(kept.number) is kept), result, account)
         await self._upkeep.end(result)
+        await self._upkeep.index.written()
 
     async def find(self, account: Account, request: FindByName) -> FoundByName:
         """The result that the user of this application has under a name."""
@@ -129,16 +152,10 @@ class ResultKeeper:
 
     async def _prepared(self, account: Account, request: PrepareKept) -> Account:
         """The result that is being prepared, with room for more of its description."""
-        upkeep, known = self._upkeep, self._upkeep.accounts.find(name_of_key(request.key))
-        folder = await upkeep.new_folder() if known is None else ""
-        known = upkeep.accounts.find(name_of_key(request.key))
+        known = self._upkeep.accounts.find(name_of_key(request.key))
         if known is None:
-            upkeep.accounts.refuse_too_many(account.user, self._names)
-            key = ApplicationKey(f"{account.key.title}: {request.name}"[:_NAME], request.key)
-            known = Account(key, account.user, time.monotonic(), request.name, AccountRole.PREPARED)
-            known.made, known.folder = time.time_ns(), folder
-            upkeep.catalogue.add_application(known)
-            upkeep.accounts.add(known)
+            folder = await self._upkeep.new_folder()
+            known = await self._upkeep.see_through(self._new(account, request, folder))
         if known.role is not AccountRole.PREPARED or (known.user, known.kept) != (account.user, request.name):
             raise ProtocolError(f"the key of the result {request.name} is another one's")
         if not 0 <= request.offset <= MOST_DESCRIBED - len(request.description):
@@ -148,8 +165,31 @@ class ResultKeeper:
             )
         return known
 
-    def _give_roles(self, *roles: tuple[Account, AccountRole]) -> None:
-        self._upkeep.catalogue.give_roles(roles)
+    async def _new(self, account: Account, request: PrepareKept, folder: str) -> Account:
+        """A result that has nothing yet, or the one that came meanwhile with the same key."""
+        upkeep, catalogue = self._upkeep, self._upkeep.catalogue
+        async with self._changing:
+            known = upkeep.accounts.find(name_of_key(request.key))
+            if known is not None:
+                return known
+            upkeep.accounts.refuse_too_many(account.user, self._names)
+            key = ApplicationKey(f"{account.key.title}: {request.name}"[:_NAME], request.key)
+            new = Account(key, account.user, time.monotonic(), request.name, AccountRole.PREPARED)
+            new.made, new.folder = time.time_ns(), folder
+            await upkeep.index.write(
+                lambda: catalogue.add_application(new), lambda: catalogue.remove_application(new)
+            )
+            upkeep.accounts.add(new)
+            return new
+
+    async def _write_owner(self, partitions: Iterable[KeptPartition], owner: Account, former: Account) -> None:
+        numbers, catalogue = [kept.number for kept in partitions], self._upkeep.catalogue
+        write = self._upkeep.index.write
+        await write(lambda: catalogue.move(numbers, owner), lambda: catalogue.move(numbers, former))
+
+    async def _give_roles(self, *roles: tuple[Account, AccountRole]) -> None:
+        catalogue, before = self._upkeep.catalogue, [(account, account.role) for account, _ in reversed(roles)]
+        await self._upkeep.index.write(lambda: catalogue.give_roles(roles), lambda: catalogue.give_roles(before))
         self._upkeep.accounts.give_roles(roles)
 
     def _found(self, account: Account, request: _AboutResult) -> Account | None:
@@ -169,6 +209,12 @@ class ResultKeeper:
                 "this host's shuffle service has a folder of another index (its log names it), so it can't know which"
                 " results are kept here: its operator must mount, or name, the folder that has that index"
             )
+
+
+def _move(partitions: Iterable[KeptPartition], former: Account, owner: Account) -> None:
+    for kept in list(partitions):
+        former.remove(kept)
+        owner.add(kept)
 
 
 def _there(account: Account, name: str, partitions: tuple[PartitionId, ...]) -> list[KeptPartition]:

@@ -153,7 +153,7 @@ class ServiceServer:
         """Close the connection of one that has not said which application it is."""
         self._strangers.leave(connection)
         session = self._sessions.get(connection)
-        if session is not None and session.account is None:
+        if session is not None and session.account is None and not session.is_introducing:
             log.warning("%s has not said which application it is", connection.peer)
             connection.close()
 

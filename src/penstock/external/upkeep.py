@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The upkeep of a host service: what is done at its disks, in threads, and rows that have to wait for room.
+"""The upkeep of a host service: what is done at its disks and in its index, in threads, and what goes there.
 
-Rules: files are looked at in threads, a few for each disk, so that a slow one holds up its own readers only. A full
-disk keeps nothing from going: a row about it that can't be written follows when there is room.
+Rules: files are looked at in threads, a few for each disk, so that a slow one holds up its own readers only. The
+index has a thread too (`index_thread`). A change of the index and of what is known here is one: it is seen through,
+whoever waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from penstock.connection.turns import Turns
-from penstock.errors import StorageError
 from penstock.external.accounts import Account, KeptPartition, KnownApplications
 from penstock.external.catalogue import Catalogue
 from penstock.external.disks import ServiceDisks
-from penstock.external.folders import ServiceFolders, remove
+from penstock.external.folders import Removal, ServiceFolders, remove
+from penstock.external.index_thread import IndexThread, heard
+from penstock.external.left_open import LeftOpen
 from penstock.external.requests import KeptState
 
 log = logging.getLogger("penstock.external")
@@ -33,15 +36,16 @@ class Upkeep:
     def __init__(self, accounts: KnownApplications, catalogue: Catalogue, folders: ServiceFolders) -> None:
         self.accounts = accounts
         self.catalogue = catalogue
+        self.index = IndexThread(catalogue)
         self.folders = folders
         self.disks = ServiceDisks(folders.places, folders.reserve)
+        self.left_open = LeftOpen(self.disks)
         self.turns = Turns()
         self._watched: set[asyncio.Future[Any]] = set()
-        self._removals: dict[str, asyncio.Future[bool]] = {}
+        self._removals: dict[str, asyncio.Future[Removal]] = {}
         self._leaving: dict[int, str] = {}
         """The folders of partitions that have a row and are being removed."""
         self._doomed: set[str] = set()
-        self._unwritten: list[Callable[[], None]] = []
 
     async def at_disk(self, folder: str, action: Callable[[], T]) -> T:
         """Do this in a thread of the disk."""
@@ -51,15 +55,21 @@ class Upkeep:
         """The name of a new folder, on the disk whose turn it is; NoStorageError where none has room."""
         return self.folders.choose(await self.disks.spaces())
 
-    def watch(self, work: asyncio.Future[Any], done: Callable[[asyncio.Future[Any]], None]) -> None:
+    def watch(self, work: asyncio.Future[Any], done: Callable[[asyncio.Future[Any]], object]) -> None:
         """Wait for some work at a disk before the end, though nobody waits for it any more; then do this."""
         self._watched.add(work)
         work.add_done_callback(self._watched.discard)
         work.add_done_callback(done)
 
-    def discard(self, folder: str) -> None:
+    async def see_through(self, change: Coroutine[Any, Any, T]) -> T:
+        """Make a change whole, though whoever waits for it goes."""
+        making = asyncio.ensure_future(change)
+        self.watch(making, heard)
+        return await asyncio.shield(making)
+
+    def discard(self, account: Account, folder: str) -> None:
         """Remove a folder that no row names any more."""
-        self._remove(folder)
+        self._remove(account, folder)
 
     def drop(self, account: Account, kept: KeptPartition, state: KeptState, cause: str) -> None:
         """A partition goes; its row goes on saying how it went, and that its folder is to go."""
@@ -67,17 +77,18 @@ class Upkeep:
         account.settle(kept, 0)
         kept.state = state
         self._leaving[kept.number] = folder
-        self._remove(folder, kept.number)
-        self.write(lambda: self.catalogue.write(kept))
+        self._remove(account, folder, kept.number)
+        row = replace(kept)
+        self.index.write_later(lambda: self.catalogue.write(row))
 
     def forget(self, account: Account, partitions: Iterable[KeptPartition]) -> None:
         """Nothing is said of partitions any more, and nothing is kept of them."""
         found = list(partitions)
-        doomed = self._doom(found)
+        doomed = self._doom(account, found)
         for kept in found:
             kept.folder, kept.state = "", KeptState.RELEASED
             account.remove(kept)
-        self.write(lambda: self.catalogue.remove(found, doomed))
+        self.index.write_later(lambda: self.catalogue.remove(found, doomed))
 
     async def forget_all(self, account: Account, partitions: Sequence[KeptPartition]) -> None:
         """Forget many, in turns with what others ask."""
@@ -89,59 +100,49 @@ class Upkeep:
 
     async def end(self, account: Account) -> None:
         """An application is over, or a result: all of it goes. Nobody finds it from now on."""
+        await self.see_through(self._ended(account))
+
+    async def _ended(self, account: Account) -> None:
         self.accounts.remove(account)
         await self.forget_all(account, list(account.numbers.values()))
-        doomed = self._doom(account.numbers.values(), account.folder)
-        self.write(lambda: self.catalogue.remove_application(account, doomed))
-
-    def write(self, write: Callable[[], None]) -> None:
-        """Write a row about something that goes; on a full disk that is later, when there is room."""
-        try:
-            write()
-        except StorageError as error:
-            log.warning("%s", error)
-            self._unwritten.append(write)
-
-    def write_again(self) -> None:
-        """Write what could not be written."""
-        unwritten, self._unwritten = self._unwritten, []
-        for write in unwritten:
-            self.write(write)
+        doomed = self._doom(account, account.numbers.values(), account.folder)
+        self.index.write_later(lambda: self.catalogue.remove_application(account, doomed))
 
     async def close(self) -> None:
         """Wait for what is being removed, and close the index."""
         while self._removals or self._watched:
             await asyncio.wait([*self._removals.values(), *self._watched])
             await asyncio.sleep(0)  # what is done then
-        self.write_again()
+        await self.index.close()
         self.let_go()
-        self.catalogue.close()
 
     def let_go(self) -> None:
-        """End the threads."""
+        """End the threads; idempotent."""
+        self.left_open.close()
         self.disks.close()
+        self.index.let_go()
 
-    def _doom(self, partitions: Iterable[KeptPartition], *folders: str) -> list[str]:
+    def _doom(self, account: Account, partitions: Iterable[KeptPartition], *folders: str) -> list[str]:
         """Remove folders whose rows go: those that are not gone yet, to be named among the doomed."""
         found = {each.folder or self._leaving.get(each.number, "") for each in partitions}.union(folders) - {""}
         for folder in found:
-            self._remove(folder)
+            self._remove(account, folder)
         self._doomed |= found
         return list(found)
 
-    def _remove(self, folder: str, number: int = 0) -> None:
+    def _remove(self, account: Account, folder: str, number: int = 0) -> None:
         if folder and folder not in self._removals:
             future = self.disks.run(folder, remove, folder)
             self._removals[folder] = future
-            future.add_done_callback(lambda done: self._removed(folder, number, done.result()))
+            future.add_done_callback(lambda done: self._removed(account.user, folder, number, done.result()))
 
-    def _removed(self, folder: str, number: int, is_gone: bool) -> None:
+    def _removed(self, user: int, folder: str, number: int, removal: Removal) -> None:
         del self._removals[folder]
         self._leaving.pop(number, None)
-        if not is_gone:
+        self.left_open.add(user, folder, removal.left_open)
+        if not removal.is_whole:
             log.warning("%s has files that this service has not made: they stay", folder)
         if folder in self._doomed:
             self._doomed.remove(folder)
-            self.write(lambda: self.catalogue.gone(folder))
-        if self._unwritten:
-            self.write_again()
+            self.index.write_later(lambda: self.catalogue.gone(folder))
+        self.index.write_again()
