@@ -86,6 +86,24 @@ def test_what_was_committed_stays_whatever_is_mounted(folders: list[Path], tmp_p
     assert start(a, b, reads=0) == {"0.merged", "1.merged"}
 
 
+def test_no_file_gets_the_number_of_one_whose_disk_is_away(folders: list[Path], tmp_path: Path) -> None:
+    """Else two have it when the disk is back, and one is read, or removed, for the other."""
+    a, b = folders
+    start(a, b)
+    b.rename(tmp_path / "away")
+
+    async def run() -> tuple[set[int], int]:
+        files = MergedFiles(StoreOptions((a, b), reserve=0))
+        named = {path for each in files.index.known() for path in each.paths.values()}
+        following, _ = files.find(named)
+        files.close()
+        return named, following
+
+    named, following = asyncio.run(run())
+    assert named == {0, 1}
+    assert following == 2
+
+
 def test_files_that_the_index_does_not_name_stay(folders: list[Path]) -> None:
     """It may be an old copy; where it is gone, nothing starts."""
     a, b = folders

@@ -13,7 +13,7 @@ stays, for the index may be an old copy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -51,18 +51,18 @@ class FoundFile(NamedTuple):
     size: int
 
 
-def found_files(folders: Sequence[Path], named: Container[int]) -> tuple[dict[int, FoundFile], int]:
-    """The files that the index names, and the first number that no file has had.
+def found_files(folders: Sequence[Path], named: Set[int]) -> tuple[dict[int, FoundFile], int]:
+    """The files that the index names, and the first number that no file has had, one of a disk that is away neither.
 
     Files that are nobody's go; those that were somebody's stay.
     """
     found: dict[int, FoundFile] = {}
-    following = unknown = 0
-    for folder in folders:
-        for path in [*folder.glob(f"*{MERGED}"), *folder.glob(f"*{MERGING}")]:
-            number = number_of(path)
+    following, unknown = max(named, default=-1) + 1, 0
+    for suffix in (MERGED, MERGING):
+        for path in [path for folder in folders for path in folder.glob(f"*{suffix}")]:
+            number, folder = number_of(path), path.parent
             following = max(following, number + 1)
-            if number in named:
+            if number in named and number not in found:
                 path = path.rename(path.with_suffix(MERGED))  # noqa: PLW2901 - that may have been lost with the power
                 found[number] = FoundFile(folder, path.stat().st_size)
             elif number >= 0 and path.suffix == MERGING:

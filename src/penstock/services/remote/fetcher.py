@@ -11,7 +11,7 @@ Rules:
 - A connection that breaks, and a stream with a damaged block, are begun again; channels drop what they have already.
   A second damage at the same worker is one of its disk.
 - A worker that may send, and from which nothing comes for `retryTimeout`, is gone. So is one that nobody reaches for
-  so long after the last bytes.
+  so long after the last bytes that it did not have.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ class _Source:
     sums: dict[int, list[EndOfPartition]] = field(default_factory=dict)
     """Of what has come, by channel."""
     damages: int = 0
+    come: int = 0
+    """The most bytes of the first page that have come over one connection."""
 
     def __post_init__(self) -> None:
         """Begin with the first page."""
@@ -287,7 +289,8 @@ class Fetcher:
                 found = await self._refuse_what_is_lost(members)
                 if source.dataset in found.located:
                     source.address = found.located[source.dataset].addresses.get(source.name, source.address)
-                if loop.time() > max(end, stream.moved + patience):
+                end = max(end, stream.moved + patience)
+                if loop.time() > end:
                     raise _told(blamed, PartitionLostError, f"is lost: {cause}") from error
                 await asyncio.sleep(_PAUSE_SECONDS)
         for channel in source.writers.values():
@@ -299,7 +302,7 @@ class Fetcher:
     def _split(self, source: _Source, credit: int, members: Mapping[int, WantedChannel]) -> None:
         """Read each producer's blocks by themselves, to learn whose are damaged."""
         for writer, channel in source.writers.items():
-            single = replace(source, writers={writer: channel}, pages=deque(), sums={}, damages=1)
+            single = replace(source, writers={writer: channel}, pages=deque(), sums={}, damages=1, come=0)
             self._left[channel].discard(source)
             self._left[channel].add(single)
             self._start(self._read, single, credit, members)
@@ -334,7 +337,8 @@ class FetchStream:
     def __init__(self, source: _Source, give: Callable[[Fetched], None], patience: float) -> None:
         self._source = source
         self.moved = -math.inf
-        """The time at which the last bytes came."""
+        """The time at which bytes came that are farther in their page than any before."""
+        self._come = 0
         self._patience = patience
         self._owed = 0
         """The credit that the worker has, and since when it has enough for a block."""
@@ -366,6 +370,7 @@ class FetchStream:
             while self._source.pages:
                 await self._read_page(logic)
                 self._source.pages.popleft()
+                self._source.come = self._come = 0
                 self._number += 1
         finally:
             self._logic = None
@@ -404,8 +409,11 @@ class FetchStream:
     def _came(self, body: memoryview) -> None:
         """A run of blocks has come: it is theirs in full, or nobody gets any of it."""
         data = body[PAIR.size :]
-        self.moved = self._since = self._loop.time()
+        self._since = self._loop.time()
         self._owed -= len(data)
+        self._come += len(data)
+        if self._come > self._source.come:
+            self._source.come, self.moved = self._come, self._since
         try:
             blocks = list(read_blocks(data))
         except IncompleteDataError as error:
