@@ -15,11 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +27,10 @@ import malicious
 from effort import THOROUGH
 from external_harness import ExternalHarness
 from penstock.connection.principals import key_line
-from penstock.testing.conformance_exchange import ConformanceExchange, Producer
+from penstock.testing.conformance_exchange import ConformanceExchange
 from remote_cluster import RemoteCluster
 from remote_harness import RemoteHarness
-from stored_rows import ROWS, rows_left, written
+from witnesses import BESIDE, MEMORY, Witness
 
 pytestmark = pytest.mark.processes
 
@@ -40,9 +38,6 @@ SIZES = {"external": [60_000, 250_000, 60 << 20], "remote": [60_000, 2 << 20 if 
 """The bytes of a request at its largest: of a stranger, of a user, and of nobody."""
 LINES, SECONDS = (100, 1.0) if THOROUGH else (4, 0.0)
 NOBODY = 65534
-MEMORY, BESIDE = 64, 64
-"""MiB: `--memory`, and what a process may take beside that."""
-BATCHES = 4
 PATIENCE = {"requestTimeout": "60s", "retryTimeout": "60s"}
 
 
@@ -50,35 +45,9 @@ PATIENCE = {"requestTimeout": "60s", "retryTimeout": "60s"}
 class Attacked:
     """A service, somebody who uses it, and where an enemy finds it."""
 
-    exchange: ConformanceExchange
+    victim: Witness
     enemies: list[dict[str, Any]]
-    processes: dict[str, int]
     ends: ExitStack
-    partitions: int = 0
-    trips: list[float] = field(default_factory=list)
-
-    def trip(self) -> None:
-        """Write and read; AssertionError for other rows than were written."""
-        self.partitions, began = self.partitions + 1, time.monotonic()
-        self.read(written(self.exchange, BATCHES, index=self.partitions))
-        self.trips.append(time.monotonic() - began)
-        left = [self.exchange.members, self.exchange._attached]
-        for each in chain(*left):
-            each.close()
-        for those in left:
-            those.clear()  # type: ignore[attr-defined]
-
-    def read(self, producer: Producer) -> None:
-        """Read all rows of a partition."""
-        assert rows_left(self.exchange.consume([(producer.descriptor, 0, 4)])) == ROWS * BATCHES
-
-    def most_memory(self) -> dict[str, int]:
-        """The most MiB that each process has had."""
-        found = {}
-        for name, pid in self.processes.items():
-            (line,) = [x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM")]
-            found[name] = int(line.split()[1]) >> 10
-        return found
 
 
 def external(folder: Path) -> Attacked:
@@ -97,7 +66,7 @@ def external(folder: Path) -> Attacked:
     ends.callback(lambda: [each.close() for each in exchange.members])
     user = NOBODY if os.getuid() == 0 else os.getuid()
     enemy = {"kind": "external", "address": str(service.socket), "secret": "the secret of an enemy", "user": user}
-    return Attacked(exchange, [enemy], {"external": service.pid}, ends)
+    return Attacked(Witness(exchange, lambda: {"external": service.pid}), [enemy], ends)
 
 
 def remote(folder: Path) -> Attacked:
@@ -115,7 +84,7 @@ def remote(folder: Path) -> Attacked:
     ends.callback(exchange.close)
     both = {"manager": cluster.manager, "worker": cluster.workers[0]}
     enemies = [{"kind": "remote", "address": each.port, "secret": enemys} for each in both.values()]
-    return Attacked(exchange, enemies, {name: each.pid for name, each in both.items()}, ends)
+    return Attacked(Witness(exchange, lambda: {name: each.pid for name, each in both.items()}), enemies, ends)
 
 
 @pytest.fixture(params=[external, remote], ids=lambda make: make.__name__)
@@ -139,11 +108,12 @@ def attacks(kind: str) -> Iterator[tuple[str, str, int]]:
 
 def test_an_enemy_costs_others_little(attacked: Attacked) -> None:
     """All rows come, those of before too, and no process takes more than it may. In the long form: within 2 s."""
-    before = written(attacked.exchange, BATCHES)
+    victim = attacked.victim
+    before = victim.write()
     for _ in range(3):
-        attacked.trip()
-    alone, began = max(attacked.trips), attacked.most_memory()
-    attacked.trips.clear()
+        victim.trip()
+    alone, began = max(victim.trips), victim.most_memory()
+    victim.trips.clear()
     partition = before.descriptor.partition.to_wire()
     for enemy in attacked.enemies:
         each = {
@@ -156,14 +126,14 @@ def test_an_enemy_costs_others_little(attacked: Attacked) -> None:
         command = [sys.executable, malicious.__file__, json.dumps(each)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attacking:
             while attacking.poll() is None:
-                attacked.trip()
+                victim.trip()
             assert attacking.stdout is not None
             said = attacking.stdout.read()
             assert attacking.returncode == 0, said[-2000:]
         print(said)
-        attacked.read(before)
-    attacked.trip()
-    grown = {name: most - began[name] for name, most in attacked.most_memory().items()}
-    print(f"alone {alone:.2f} s, {len(attacked.trips)} trips of up to {max(attacked.trips):.2f} s, MiB: {grown}")
+        victim.read(before)
+    victim.trip()
+    grown = {name: most - began[name] for name, most in victim.most_memory().items()}
+    print(f"alone {alone:.2f} s, {len(victim.trips)} trips of up to {max(victim.trips):.2f} s, MiB: {grown}")
     assert max(grown.values()) <= MEMORY + BESIDE, grown
-    assert not THOROUGH or max(attacked.trips) <= alone + 2.0
+    assert not THOROUGH or max(victim.trips) <= alone + 2.0

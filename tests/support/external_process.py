@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.testing import DEADLINE
@@ -19,15 +20,18 @@ from underway import listed
 class ExternalProcess:
     """One service on loopback. It keeps its port, its socket and its folder over restarts."""
 
-    def __init__(self, folder: Path, *options: str, python: str = sys.executable) -> None:
+    def __init__(
+        self, folder: Path, *options: str, python: str = sys.executable, more: Sequence[Path] = (), log: str = ""
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.folders_given = [folder, *more]
         self.socket = folder / "service.sock"
         self.port = 0
         self._options = options
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
-        self.log = folder / "service.log"
+        self.log = Path(log) if log else folder / "service.log"
         self.start()
 
     @property
@@ -38,7 +42,8 @@ class ExternalProcess:
 
     def command(self, *options: str) -> list[str]:
         """The command that starts it."""
-        place = ["--dir", str(self.folder), "--host", "127.0.0.1", "--port", str(self.port)]
+        place = [word for each in self.folders_given for word in ("--dir", str(each))]
+        place += ["--host", "127.0.0.1", "--port", str(self.port)]
         return [self._python, "-m", "penstock.cli", "service", "external", *place, *self._options, *options]
 
     def start(self) -> None:

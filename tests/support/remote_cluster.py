@@ -107,6 +107,7 @@ class RemoteCluster:
         workers: int = 2,
         options: list[str] | None = None,
         manager_options: list[str] | None = None,
+        manager: Path | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +119,7 @@ class RemoteCluster:
             [
                 "manager",
                 "--dir",
-                str(folder / "manager"),
+                str(manager or folder / "manager"),
                 "--keys",
                 str(self.keys),
                 *_AT_ONCE,

@@ -106,33 +106,13 @@ _NONE = {
     ("late commit", "client"): "as of the process that is told",
 }
 
-_KEEPER = "tests/external/test_keeper.py::"
-_FOLDERS = "tests/remote/test_worker_folders.py::"
-_OWNERS = "tests/machine/test_owned_folders.py::test_what_others_own_or_may_write_to_is_refused"
+_SLIP = "tests/processes/test_operator.py::test_an_operator_s_slip_costs_nobody_a_row"
 _ENEMY = "tests/processes/test_malice.py::test_an_enemy_costs_others_little"
 _ELSEWHERE |= {
-    ("disk unmounted", "worker"): _FOLDERS + "test_what_was_committed_stays_whatever_is_mounted",
-    ("disk unmounted", "external"): _KEEPER + "test_folders_come_and_go_and_nothing_is_lost",
+    **{(fault, process): _SLIP for fault in OPERATOR for process in ("manager", "worker", "external", "objects")},
     ("disk unmounted", "environment"): "tests/environment/test_folders.py::"
     "test_a_broken_directory_is_passed_over_and_none_is_an_error",
-    ("disk unmounted", "objects"): "tests/processes/test_objects_conformance.py::"
-    "test_a_look_that_shows_nothing_is_not_believed_at_once",
-    ("order of folders", "worker"): _FOLDERS + "test_what_was_committed_stays_whatever_is_mounted",
-    ("order of folders", "external"): _KEEPER + "test_folders_come_and_go_and_nothing_is_lost",
-    ("index lost", "manager"): _FULL + "test_a_manager_that_can_t_read_its_log_either_ends",
-    ("index lost", "worker"): _FOLDERS + "test_files_that_the_index_does_not_name_stay",
-    ("index lost", "external"): _KEEPER + "test_an_index_is_made_again_out_of_the_folders",
-    ("old copy of an index", "worker"): _FOLDERS + "test_files_that_the_index_does_not_name_stay",
-    ("old copy of an index", "external"): _KEEPER + "test_what_is_complete_stays_whatever_an_old_index_says",
-    **{("other owner", process): _OWNERS for process in ("manager", "worker", "external")},
     ("other owner", "environment"): "tests/environment/test_folders.py::test_partitions_are_spread_and_private",
-    ("clock a day off", "external"): "tests/processes/test_external_folders.py::"
-    "test_reads_go_on_over_kills_and_another_time",
-    ("no space for the log", "manager"): "tests/remote/test_logged_state.py::"
-    "test_what_the_disk_has_no_room_for_was_never_decided",
-    ("no space for the log", "worker"): "tests/remote/test_worker_index.py::"
-    "test_a_commit_that_the_disk_has_no_room_for_is_refused_and_leaves_the_others",
-    ("no space for the log", "external"): _KEEPER + "test_a_service_starts_on_a_full_disk",
     **{(fault, process): _ENEMY for fault in MALICE for process in ("manager", "worker", "external")},
     ("by a stranger", "environment"): "tests/processes/test_limits.py::test_silent_connections_lock_no_task_out",
 }
@@ -146,12 +126,8 @@ _NONE |= {
         for fault in ("index lost", "old copy of an index", "no space for the log")
         for process in ("environment", "objects")
     },
-    ("old copy of an index", "manager"): "not in the grid yet",
     ("other owner", "objects"): "the store says who may write to it",
-    **{
-        ("clock a day off", process): "it reads no time of the day"
-        for process in ("manager", "worker", "environment", "objects")
-    },
+    **{("clock a day off", process): "it reads no time of the day" for process in ("environment", "objects")},
     **{
         (fault, "environment"): "those who have its application's secret are its own"
         for fault in MALICE
