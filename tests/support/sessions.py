@@ -51,6 +51,10 @@ CLUSTER = Kind(
 """Two executors, two slots each, with an environment process of its own each; encrypted as between two hosts."""
 
 
+_PATIENT = {"spark.python.authenticate.socketTimeout": f"{DEADLINE:g}s"}
+"""Spark waits 15 s for the Python workers of its own processors, which a busy machine takes to start them."""
+
+
 class Sessions:
     """Starts and stops sessions."""
 
@@ -65,7 +69,7 @@ class Sessions:
             self.stop()
             from penstock.spark.session import build_session
 
-            conf = {"spark.master": kind.master, **dict(kind.conf)}
+            conf = {"spark.master": kind.master, **_PATIENT, **dict(kind.conf)}
             self._session = build_session("penstock-tests", kind.slots, conf)
             self._session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
             self._kind = kind

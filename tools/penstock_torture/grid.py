@@ -23,7 +23,7 @@ from typing import Any
 from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.link.rendezvous import rendezvous
 from penstock.settings import Settings
-from penstock.testing import wait_until
+from penstock.testing import DEADLINE, wait_until
 from penstock_bench.environment import environment_pids
 from penstock_torture import gates as gated
 from penstock_torture.gates import PHASES, Gates
@@ -32,8 +32,8 @@ from penstock_torture.harm import ancestor
 MODES = ("pipelined", "blocking", "hybrid", "hybrid_selective")
 VICTIMS = ("producer", "consumer", "environment", "executor")
 SLOTS = 4
-_SECONDS = 90.0
-_NOTICE_SECONDS = 10.0
+
+
 _IDLE_SECONDS = 0.3
 
 
@@ -97,11 +97,11 @@ class HeldSparkJob:
     def finish(self) -> FinishedJob:
         """Open all gates and wait for the end; raises the job's error."""
         self.gates.open_all()
-        self._thread.join(_SECONDS)
+        self._thread.join(DEADLINE)
         if self._error is not None:
             raise self._error
         if self._finished is None:
-            raise AssertionError(f"the job did not end within {_SECONDS:g} s")
+            raise AssertionError(f"the job did not end within {DEADLINE:g} s")
         return self._finished
 
     def rows_are_right(self, finished: FinishedJob) -> bool:
@@ -135,7 +135,7 @@ def run_cell(spark: Any, cell: Cell) -> CellOutcome:
     from penstock.spark.runtime import SparkRuntime
 
     runtime = SparkRuntime.of(spark)
-    wait_until(lambda: runtime.total_slots() >= SLOTS, f"{SLOTS} slots are there", _SECONDS)
+    wait_until(lambda: runtime.total_slots() >= SLOTS, f"{SLOTS} slots are there", DEADLINE)
     began = time.monotonic()
     restarted: tuple[str, ...] = ()
     is_right, error = False, ""
@@ -175,7 +175,7 @@ def strike(spark: Any, gates: Gates, cell: Cell) -> int:
 def _patience(cell: Cell) -> float:
     """A worker that has ended its subtasks is not missed, so there is nothing to wait for."""
     has_ended = {"producer": cell.phase != "writing", "consumer": cell.phase == "half"}
-    return _IDLE_SECONDS if has_ended.get(cell.victim) else _NOTICE_SECONDS
+    return _IDLE_SECONDS if has_ended.get(cell.victim) else DEADLINE
 
 
 def _victim(spark: Any, gates: Gates, cell: Cell) -> int:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.testing import DEADLINE
 from penstock_torture.harm import own_temporary_folder
 from penstock_torture.stages.queries import run_query
 from penstock_torture.stages.run import described, run_stage
@@ -79,7 +80,8 @@ def _queries(kind: str, seeds: range, run: Run, say: Say, at_once: int = 1) -> l
 def _spark() -> Iterator[Any]:
     from penstock.spark.session import open_session
 
-    patient = {"spark.python.authenticate.socketTimeout": "300s"}  # of Python workers that a busy machine starts
+    limits = ("spark.python.authenticate.socketTimeout", "spark.penstock.job.slotsTimeout")
+    patient = dict.fromkeys(limits, f"{DEADLINE:g}s")  # a busy machine starts Python workers in its own time
     conf = {"spark.master": "local[16]", "spark.log.level": "OFF", "spark.sql.session.timeZone": "UTC"}
     cheap = {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}  # each plan runs once
     with open_session(
