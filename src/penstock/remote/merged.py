@@ -33,7 +33,7 @@ Life of a writer here:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -283,7 +283,7 @@ class MergedDataset:
             if not {file for file, *_ in SUM.iter_unpack(sums)} <= holder.files.keys():
                 raise IncompleteDataError(f"{partition}: there are sums of files that it has no blocks of here")
             holder.sums = sums
-            holder.held = sum(1 << file for file, each in holder.files.items() if each.stored > each.first)
+            holder.held = _bits_of([file for file, each in holder.files.items() if each.stored > each.first])
             self._winners[partition] = writer
         holder.life.move(HolderEvent.COMMIT)
         if holder.rows:
@@ -362,6 +362,14 @@ def files_in(held: int) -> Iterator[int]:
     while file >= 0:
         yield file
         file = bits.find("1", file + 1)
+
+
+def _bits_of(files: Sequence[int]) -> int:
+    """Inverse of `files_in`: a sum of shifted ones would write a number of 8 KiB for each of 65,536 files."""
+    digits = bytearray(b"0") * (max(files, default=0) + 1)
+    for file in files:
+        digits[-1 - file] = ord("1")
+    return int(digits, 2)
 
 
 def _is_writing(holder: _Holder) -> bool:
