@@ -216,14 +216,3 @@ def test_a_stream_of_files(tmp_path: Path) -> None:
     assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == sorted(
         (row["b"], row["a_count"], row["a_sum"]) for row in expected.to_pylist()
     )
-
-
-@pytest.mark.parametrize("form", ["texts", "lists", "stored once"])
-def test_batches_are_bounded_by_bytes(tmp_path: Path, form: str) -> None:
-    """Large values of one row group come in batches of some megabytes, also where the file stores each one once."""
-    text = "x" * 100_000
-    values = {"texts": [text] * 700, "lists": [[text]] * 700, "stored once": [text] * 700}[form]
-    pq.write_table(pa.table({"v": values}), tmp_path / "a.parquet", use_dictionary=form == "stored once")
-    batches = list(parquet_source(tmp_path / "a.parquet", None, None).read(0, 1))
-    assert sum(batch.num_rows for batch in batches) == 700
-    assert max(batch.nbytes for batch in batches) <= 64 << 20

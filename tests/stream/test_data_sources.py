@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from penstock.errors import PlanError, ProducerFailedError, ProtocolError, TaskCancelledError
 from penstock.graph import JobGraph
 from penstock.record import PartitionerSpec
-from penstock.spark.data_source_reader import DataSourceStream
+from penstock.spark.data_source_reader import DataSourceStream, _Reading
 from penstock.spark.data_source_writer import data_source_sink
 from penstock.spark.data_sources import made, made_to_write
 from penstock.stream.commit_sink import MESSAGES
@@ -219,6 +221,43 @@ def test_a_run_of_what_is_available_tells_the_source_of_its_end(tmp_path: Path, 
         assert not query.failures
     assert rows_in(tmp_path) == Counter(range(9))
     assert committed(tmp_path) == [9]
+
+
+class Large(DataSource):
+    """Rows of a megabyte, far more than a batch may have."""
+
+    @classmethod
+    def name(cls) -> str:
+        """A name of its own."""
+        return "large"
+
+    def schema(self) -> str:
+        """A text."""
+        return "v string"
+
+    def simpleStreamReader(self, schema: Any) -> Any:
+        """A reader of one range."""
+        return LargeRows()
+
+
+class LargeRows(SimpleDataSourceStreamReader):
+    """Sixty rows."""
+
+    def initialOffset(self) -> dict[str, int]:
+        """The begin."""
+        return {"n": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[str]], dict[str, int]]:
+        """All at once."""
+        return iter([("x" * (1 << 20),)] * 60), {"n": 60}
+
+
+def test_rows_of_a_source_come_in_batches_of_bounded_bytes() -> None:
+    """Few at first, then as many as the bytes of the last ones allow."""
+    reading = _Reading(DataSourceStream(made(Large, {}, None), 10_000).available_now(), None)
+    found = [(batch.num_rows, batch.nbytes) for batch, _ in reading.read() if batch is not None and batch.num_rows]
+    assert sum(rows for rows, _ in found) == 60
+    assert max(size for _, size in found) <= 20 << 20
 
 
 def test_an_error_of_the_last_commit_is_raised(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from penstock.record import PartitionerSpec
 from penstock.stream.kafka_client import KafkaSettings, binary_column, kafka_library
 from penstock.stream.kafka_offsets import EARLIEST, KafkaStart
 from penstock.stream.kafka_sink import MARKERS, KafkaSink, KafkaWriter, _up_to, check_columns
-from penstock.stream.kafka_source import HEADERS, KafkaReader, KafkaSource
+from penstock.stream.kafka_source import HEADERS, KafkaReader, KafkaSource, _portions
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE, wait_until
 from penstock_torture.local_query import LocalQuery, linear_graph, location
@@ -441,6 +441,13 @@ def test_rows_that_are_no_messages_are_refused() -> None:
         check_columns(pa.schema([("value", pa.string()), ("n", pa.int64())]), "out")
     with pytest.raises(PlanError, match=r"say option\('topic', ...\)"):
         check_columns(pa.schema([("value", pa.string())]), "")
+
+
+def test_messages_come_in_portions_of_bounded_bytes() -> None:
+    """The client may hold ten thousand large ones."""
+    sizes = [20 << 20] * 3 + [70 << 20] + [0] * 3
+    found = [list(map(len, portion)) for portion in _portions([bytes(size) for size in sizes])]
+    assert found == [*([[20 << 20]] * 3), [70 << 20], [0, 0, 0]]
 
 
 def test_bytes_become_a_column() -> None:

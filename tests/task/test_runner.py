@@ -63,6 +63,23 @@ def test_rows_of_a_dataframe() -> None:
         run(plan(inputs=0), Environment())
 
 
+def test_rows_come_in_batches_of_bounded_bytes() -> None:
+    """A larger batch of any input is cut, also by rows that are large themselves."""
+    texts = pa.array(["x" * size for size in (1, 40 << 20, 40 << 20, 70 << 20, 1)])
+    environment = Environment()
+    whole = pa.RecordBatch.from_arrays([texts], names=["n"])
+    sizes: list[int] = []
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            sizes.append(each.num_rows)
+            yield batch(*range(each.num_rows))
+
+    figures = run(plan(inputs=0, operators=(MapInArrow(look, SCHEMA),)), environment, rows=iter([whole]))
+    assert sizes == [1, 1, 1, 1, 1]
+    assert (figures["rows_in"], figures["batches_in"]) == (5, 5)
+
+
 def test_several_gates_are_read_in_turn() -> None:
     """A gate that has nothing yet does not hold up the others; all are read to their ends."""
     scripts = {0: [None, batch(1), None, batch(2)], 1: [batch(10), batch(20)]}

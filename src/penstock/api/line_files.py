@@ -24,9 +24,10 @@ from penstock.operators.line_ends import (
     cut_at_lines,
     first_line_with_text,
     plain_lines,
+    portions,
     without_mark,
 )
-from penstock.operators.line_format import COMPRESSED, LineFormat
+from penstock.operators.line_format import COMPRESSED, LineFormat, most_lines
 
 PIECE_BYTES = 8 << 20
 READ_BYTES = 1 << 20
@@ -78,10 +79,10 @@ class LinesSource:
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """This subtask's pieces: neighbours, so that each file is opened by few."""
-        count = len(self.pieces)
+        count, most = len(self.pieces), most_lines(self.format.schema)
         for piece in self.pieces[subtask * count // parallelism : (subtask + 1) * count // parallelism]:
             path = self.files[piece.file].path
-            for lines in self._lines(piece, path):
+            for lines in (part for read in self._lines(piece, path) for part in portions(read, most)):
                 try:
                     batch = self.format.rows(lines)
                 except pa.ArrowInvalid as error:

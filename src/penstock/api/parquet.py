@@ -11,7 +11,7 @@ filter, row groups are skipped by their statistics. Names of folders with values
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -34,27 +34,24 @@ from penstock.api.paths import located
 from penstock.api.reading import reading_of
 from penstock.errors import SchemaError, SettingError
 from penstock.graph import unreadable
-from penstock.machine.locations import is_here, names_in
+from penstock.machine.locations import names_in
 from penstock.operators.columns import only_column
 from penstock.operators.parquet_read import (
     AS_SPARK,
     FileReading,
     ParquetRows,
-    may_filter,
     open_parquet,
     rows_schema,
+    tells_by_statistics,
     zone_of_old,
 )
 from penstock.operators.parquet_read import UNIT as INT96_UNIT
-from penstock.operators.projection import Projection
 
 BATCH_ROWS = 1 << 16
 
 PathLike = str | Path
 Filter = Any
 """A `pyarrow.compute.Expression`, or the list of tuples that `pyarrow.parquet` takes."""
-
-_READ_BUFFER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +152,11 @@ class ParquetSource:
                 yield from self._filtered(file, numbers)
 
     def _plain(self, number: int, numbers: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        # Measured: threads and pre-buffering cost more than they give on local files. A memory map would save
-        # 2 ns a row and kill the worker where a file is truncated meanwhile.
-        remote = not is_here(self.files.filesystem)
-        # Column chunks are read through a buffer: read whole, each lands in fresh pages (measured: twice the time).
-        buffer = 0 if remote else _READ_BUFFER
         files, path = self.files, self.files.paths[number]
         wanted = pa.schema([files.schema.field(column) for column in columns])
         held = pa.schema([field for field in wanted if field.name not in names_of(files.folders)])
         stored = Columns(files.schema, files.stored).in_files(held.names)
-        with open_parquet(path, files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
+        with open_parquet(path, files.filesystem) as file:
             rows = ParquetRows(file, stored, f"readParquet: {path}", files.reading)
             for batch in rows.batches(self.batch_rows, numbers, held):
                 yield batch if held.equals(wanted) else self._with_folders(batch, number, wanted)
@@ -179,38 +171,30 @@ class ParquetSource:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
-    def _may_filter(self, fragment: Any, names: Sequence[str], path: str) -> bool:
+    def _tells(self, fragment: Any, tested: Collection[str], path: str) -> bool:
         files = self.files
         if files.stored is not None:
             return False
-        held = pa.schema([files.schema.field(name) for name in names if name not in names_of(files.folders)])
-        return may_filter(fragment.physical_schema, fragment.metadata, held, path, files.reading)
+        held = pa.schema([field for field in files.schema if field.name in {*tested} - {*names_of(files.folders)}])
+        return tells_by_statistics(fragment.physical_schema, fragment.metadata, held, path, files.reading)
 
     def _filtered(self, number: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
+        """The rows that pass the filter; row groups in which none can, as their statistics say, are not read.
+
+        Arrow's scanner would filter too, but it reads row groups whole.
+        """
         import pyarrow.dataset as ds
 
         files, path = self.files, self.files.paths[number]
         format_ = ds.ParquetFileFormat(coerce_int96_timestamp_unit=INT96_UNIT)
         folder = _folder_expression(files.folders, number)
         fragment = format_.make_fragment(path, files.filesystem, folder, row_groups=numbers)
-        if not self._may_filter(fragment, files.schema.names, path):
-            needed = {*self.columns, *columns_of(self.filter, files.schema)}
-            names = [name for name in files.schema.names if name in needed]
-            if not self._may_filter(fragment, names, path):
-                for batch in self._plain(number, numbers, names):
-                    yield from matching(batch, self.filter, self.columns)
-                return
-        projection = Projection(self.schema, f"readParquet: {path}", is_case_sensitive=True)
-        batches = fragment.to_batches(
-            schema=files.schema,
-            columns=list(self.columns),
-            filter=self.filter,
-            batch_size=self.batch_rows,
-            use_threads=False,
-        )
-        for batch in batches:
-            if batch.num_rows:
-                yield projection.project(batch)
+        tested = columns_of(self.filter, files.schema)
+        names = [name for name in files.schema.names if name in tested or name in self.columns]
+        if self._tells(fragment, tested, path):
+            numbers = [group.id for group in fragment.subset(self.filter, schema=files.schema).row_groups]
+        for batch in self._plain(number, numbers, names):
+            yield from matching(batch, self.filter, self.columns)
 
 
 def parquet_source(
@@ -377,7 +361,7 @@ def _is_data(folder: str, name: str) -> bool:
 
 def matching(batch: pa.RecordBatch, where: Filter, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows for which a filter is true, if there are any, with some of their columns."""
-    # As a table: before pyarrow 21 a batch of which no row is left is an IndexError.
+    # As a table: Arrow would copy what is left of a batch once more, to make it one again.
     for kept in pa.Table.from_batches([batch]).filter(where).select(list(columns)).to_batches():
         if kept.num_rows:
             yield kept

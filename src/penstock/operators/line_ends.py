@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
 
 _MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark, which is no text."""
+_FEED = ord("\n")
 _BLANK = re.compile(rb"[\x00-\x20]*(?:\n|\Z)")
 
 
@@ -48,6 +52,16 @@ def behind_line(chunk: bytes, start: int, *, is_all: bool) -> int:
 def plain_lines(lines: bytes) -> bytes:
     r"""The same lines, each ended by `\n`."""
     return lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in lines else lines
+
+
+def portions(lines: bytes, most: int) -> Iterator[bytes]:
+    """Lines of which each is ended, at most so many at a time."""
+    if len(lines) <= most or lines.count(b"\n") < most:
+        yield lines
+        return
+    ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == _FEED) + 1
+    cuts = [0, *ends[most - 1 :: most].tolist(), len(lines)]
+    yield from filter(None, (lines[begin:end] for begin, end in pairwise(cuts)))
 
 
 def without_mark(lines: bytes) -> bytes:

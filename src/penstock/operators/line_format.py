@@ -7,8 +7,15 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from penstock.record.row_sizes import MOST_BYTES, RowSizes
+
 COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 """Endings of files that Arrow uncompresses as it reads them; such a file can't be read from its middle."""
+
+
+def most_lines(schema: pa.Schema) -> int:
+    """So many lines, however short, make rows of no more bytes than a batch has, but for texts and lists."""
+    return max(1, MOST_BYTES // max(1, RowSizes(pa.nulls(0, each.type) for each in schema).fixed))
 
 
 class LineFormat(Protocol):

@@ -9,23 +9,26 @@ other types, whatever the file says. Layouts, order and names are the stream's (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.graph import as_nullable, fields_of, named_by_spark, plain_schema, same_but_nulls, with_fields
+from penstock.machine.locations import is_here
 from penstock.operators.old_calendar import NEW_CALENDAR, Calendars, OldFile, Rebase
 from penstock.operators.projection import Projection
 from penstock.record.relabelled import relabelled, relabelled_batch
-from penstock.record.row_sizes import MOST_BYTES, MOST_ROWS
+from penstock.record.row_sizes import MOST_BYTES, bounded
 
 UNIT = "us"
 """The unit that INT96 is read in: the argument `coerce_int96_timestamp_unit` of Arrow's readers."""
 _INSTANT = pa.timestamp(UNIT, "UTC")
 _INT96 = "INT96"
+_READ_BUFFER = 1 << 20
 _FIRST_ROWS = 64
 _FIRST_BYTES = 1 << 14
 """Of a column with texts that are stored once each: with fewer bytes, no number of rows is large."""
@@ -39,11 +42,22 @@ class FileReading:
     calendars: Calendars = NEW_CALENDAR
 
 
-def open_parquet(path: str, filesystem: Any, **options: Any) -> Any:
+def open_parquet(path: str, filesystem: Any) -> Any:
     """A `pyarrow.parquet.ParquetFile`; close it."""
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(path, filesystem=filesystem, coerce_int96_timestamp_unit=UNIT, **options)
+    ways = ways_to_read(is_local=is_here(filesystem))
+    return pq.ParquetFile(path, filesystem=filesystem, coerce_int96_timestamp_unit=UNIT, **ways)
+
+
+def ways_to_read(*, is_local: bool) -> dict[str, Any]:
+    """The options of a `ParquetFile`: what is stored of a column is read a piece at a time, or from afar all at once.
+
+    Measured on local files: threads and reading ahead cost more than they give. Column chunks that are read whole
+    land in fresh pages, which takes twice the time. A memory map would save 2 ns a row and kill the worker where a
+    file is truncated meanwhile.
+    """
+    return {"pre_buffer": not is_local, "buffer_size": _READ_BUFFER if is_local else 0}
 
 
 def stored_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
@@ -77,24 +91,11 @@ class ParquetRows:
 
     def batches(self, rows: int, groups: Sequence[int], names: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of some row groups, at most so many a batch; `names` has the columns under other names."""
-        reader, most = self._file.reader, min(rows, rows_at_once(self._file.metadata, groups, self._columns))
-        now = min(most, _FIRST_ROWS) if self._may_grow(groups) else most
-        for batch in self._file.iter_batches(now, row_groups=groups, columns=self._columns, use_threads=False):
-            # The reader asks for the number anew with each batch.
-            found = self._projection.project(self._renewed(batch))
-            size = found.nbytes
-            if size * rows > MOST_BYTES * batch.num_rows or now < most:
-                now = max(1, min(rows, 16 * batch.num_rows, batch.num_rows * MOST_BYTES // max(1, size)))
-                reader.set_batch_size(now)
-            yield found if names is None else relabelled_batch(found, names)
+        read = bounded_batches(self._file, groups, self._columns, rows, self._made)
+        return read if names is None else (relabelled_batch(batch, names) for batch in read)
 
-    def _may_grow(self, groups: Sequence[int]) -> bool:
-        """Tell whether texts may be stored once and stand in many rows, so that the file does not tell their size."""
-        return any(
-            chunk.has_dictionary_page and chunk.total_uncompressed_size > _FIRST_BYTES
-            for chunk in _chunks(self._file.metadata, groups, self._columns)
-            if chunk.physical_type == "BYTE_ARRAY"
-        )
+    def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._projection.project(self._renewed(batch))
 
     def _renewed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The file's own columns, with its instants, by the new calendar."""
@@ -139,27 +140,63 @@ def old_columns(stored: pa.Schema, metadata: Any, calendars: Calendars, place: s
     return OldColumns(rebase, found) if found else None
 
 
-def rows_at_once(metadata: Any, groups: Sequence[int], columns: Sequence[str]) -> int:
-    """So many rows of these row groups have the bytes of a batch, as far as the file tells."""
-    least = MOST_ROWS
-    for number in groups:
-        size = sum(chunk.total_uncompressed_size for chunk in _chunks(metadata, (number,), columns))
-        least = min(least, metadata.row_group(number).num_rows * MOST_BYTES // max(1, size))
-    return max(1, least)
+def bounded_batches(
+    file: Any,
+    groups: Sequence[int],
+    columns: Sequence[str],
+    rows: int,
+    made: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
+) -> Iterator[pa.RecordBatch]:
+    """What is made of the rows of some row groups, at most so many at once, and about as many as a batch has bytes.
+
+    Neighbouring row groups are read together as long as no more than a batch's bytes are stored in them.
+    """
+    reader, now = file.reader, _FIRST_ROWS
+    stored = list(_stored_rows(file.metadata, groups, columns))
+    for begin, end in bounded(np.array([group.compressed for group in stored], np.int64), MOST_BYTES):
+        together = stored[begin:end]
+        most = max(1, min(rows, *(group.rows * MOST_BYTES // max(1, group.bytes) for group in together)))
+        now = min(most, now) if any(group.may_grow for group in together) else most
+        for read in file.iter_batches(now, row_groups=groups[begin:end], columns=columns, use_threads=False):
+            # The reader asks for the number anew with each batch.
+            batch = made(read)
+            size = batch.nbytes
+            if size * rows > MOST_BYTES * batch.num_rows or now < most:
+                now = max(1, min(rows, 16 * batch.num_rows, batch.num_rows * MOST_BYTES // max(1, size)))
+                reader.set_batch_size(now)
+            yield batch
 
 
-def _chunks(metadata: Any, groups: Sequence[int], columns: Sequence[str]) -> Iterator[Any]:
-    """The column chunks of these columns."""
+class _StoredRows(NamedTuple):
+    """What a file tells of some columns of a row group.
+
+    With `may_grow` texts may be stored once and stand in many rows, so that the file does not tell their size.
+    """
+
+    rows: int
+    bytes: int
+    compressed: int
+    may_grow: bool
+
+
+def _stored_rows(metadata: Any, groups: Sequence[int], columns: Sequence[str]) -> Iterator[_StoredRows]:
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
     wanted = set(columns)
     places = [place for place, path in enumerate(paths) if path in wanted or path.partition(".")[0] in wanted]
     for number in groups:
         group = metadata.row_group(number)
-        yield from (group.column(place) for place in places)
+        chunks = [group.column(place) for place in places]
+        sizes = [chunk.total_uncompressed_size for chunk in chunks]
+        may_grow = any(
+            size > _FIRST_BYTES and chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page
+            for chunk, size in zip(chunks, sizes, strict=True)
+        )
+        compressed = sum(chunk.total_compressed_size for chunk in chunks)
+        yield _StoredRows(group.num_rows, sum(sizes), compressed, may_grow)
 
 
-def may_filter(found: pa.Schema, metadata: Any, wanted: pa.Schema, place: str, reading: FileReading) -> bool:
-    """Tell whether Arrow's scanner can filter a file's rows by a stream's columns, with the file's statistics.
+def tells_by_statistics(found: pa.Schema, metadata: Any, wanted: pa.Schema, place: str, reading: FileReading) -> bool:
+    """Tell whether Arrow can say by a file's statistics which row groups a condition on a stream's columns leaves.
 
     It finds columns by name, widens numbers and takes large strings for strings. It has no kernels that compare views
     and other units, and knows no old calendar.
@@ -168,7 +205,7 @@ def may_filter(found: pa.Schema, metadata: Any, wanted: pa.Schema, place: str, r
     for field in wanted:
         if field.name in stored.names:
             own = stored.field(field.name).type
-            if not same_but_nulls(own, field.type) and (own, field.type) not in _SCANNED:
+            if not same_but_nulls(own, field.type) and (own, field.type) not in _COMPARED:
                 return False
         elif not reading.is_case_sensitive and field.name.lower() in map(str.lower, stored.names):
             return False
@@ -177,13 +214,13 @@ def may_filter(found: pa.Schema, metadata: Any, wanted: pa.Schema, place: str, r
 
 
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_SCANNED = {
+_COMPARED = {
     (pa.large_string(), pa.string()),
     (pa.large_binary(), pa.binary()),
     (pa.float32(), pa.float64()),
     *((one, other) for place, other in enumerate(_WHOLE) for one in _WHOLE[:place]),
 }
-"""Types that the scanner casts, and whose statistics it compares rightly."""
+"""Types of files whose statistics Arrow compares rightly with values of another type."""
 
 
 def zone_of_old(metadata: Any, calendars: Calendars) -> str | None:

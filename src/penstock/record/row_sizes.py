@@ -19,6 +19,8 @@ from penstock.record.layout import NDArray, fixed_values, is_bytes, is_list, is_
 MOST_BYTES = 32 << 20
 MOST_ROWS = 1 << 20
 """Of what is made at once where a row may become many, or a large one: what a writer cuts at, too."""
+LARGEST_BATCH = 2 * MOST_BYTES
+"""No batch that comes into a task has more bytes, unless it is one row."""
 
 Bytes = npt.NDArray[np.int64]
 
@@ -78,6 +80,18 @@ def bounded(sizes: Bytes, most: int) -> Iterator[tuple[int, int]]:
         stop = max(start + 1, int(np.searchsorted(ends, reached + most, "right")))
         yield start, stop
         start = stop
+
+
+def cut_at_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch that is larger than `LARGEST_BATCH` in parts of `MOST_BYTES`, which share its memory."""
+    for begin, end in bounded(RowSizes(batch.columns).of(np.arange(batch.num_rows)), MOST_BYTES):
+        yield batch.slice(begin, end - begin)
+
+
+def first_rows(batch: pa.RecordBatch, most: int) -> pa.RecordBatch:
+    """So many rows from the begin of a batch at most, and no more than a batch has that comes into a task."""
+    rows = batch.slice(0, most)
+    return rows if rows.nbytes <= LARGEST_BATCH else next(cut_at_bytes(rows))
 
 
 def _column_bytes(column: pa.Array) -> tuple[int, NDArray | None]:

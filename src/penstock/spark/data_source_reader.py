@@ -30,10 +30,13 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 from penstock.errors import PlanError
 from penstock.operators.functions import ending_by_itself
 from penstock.spark.data_sources import MadeSource
+from penstock.stream.pace import STEP_BYTES
 from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
 from penstock.stream.read_ahead import Read, RowsReadAhead
 
 _POLL_SECONDS = 0.01
+_FIRST_ROWS = 16
+_GROWTH = 16
 _PARTITION = "all"
 _Offset = Sequence[Any]
 """The range's start and, if known, its end, both as JSON; the partition in it, and the rows given of that."""
@@ -114,12 +117,8 @@ class _Reading:
 
     def __init__(self, stream: DataSourceStream, offset: _Offset | None) -> None:
         source = stream.made.loaded()
-        self._convert = partial(
-            records_to_arrow_batches,
-            max_arrow_batch_size=stream.batch_rows,
-            return_type=stream.made.types,
-            data_source=source,
-        )
+        self._convert = partial(records_to_arrow_batches, return_type=stream.made.types, data_source=source)
+        self._most_rows = stream.batch_rows
         self._schema = stream.schema
         nulls = [pa.nulls(0, field.type) for field in self._schema]
         self._nothing = pa.RecordBatch.from_arrays(nulls, schema=self._schema)
@@ -149,12 +148,23 @@ class _Reading:
             end = self._planner.end
             yield self._moved([start, end, number, given])  # a position in the range's first rows must know its end
             for rows in partitions[number:]:
-                for batch in self._behind(self._convert(rows()), given):
+                for batch in self._behind(self._batches(rows()), given):
                     given += batch.num_rows
                     yield batch, [start, end, number, given]
                 number, given = number + 1, 0
             start, end, number = end, None, 0
             yield self._moved([start, None, 0, 0])
+
+    def _batches(self, rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        """Rows as batches, few at first: the bytes of one say how many rows the next one has."""
+        now = min(_FIRST_ROWS, self._most_rows)
+        while True:
+            last = None
+            for last in self._convert(itertools.islice(rows, now), max_arrow_batch_size=now):
+                yield last
+            if last is None:
+                return
+            now = min(self._most_rows, _GROWTH * now, max(1, STEP_BYTES * last.num_rows // max(1, last.nbytes)))
 
     def completed(self, offset: _Offset | None) -> None:
         """Tell the source of the ranges that lie in front of a complete checkpoint."""

@@ -26,6 +26,7 @@ import pyarrow.fs as pafs
 
 from penstock.errors import SettingError
 from penstock.machine.locations import is_here
+from penstock.record.row_sizes import first_rows
 from penstock.stream.file_progress import FileProgress
 from penstock.stream.file_rows import START, FileFormat, Placed
 from penstock.stream.folder_looks import Listed, Look, Looks, LooksAtOnce, LooksBeside, listed, look
@@ -201,9 +202,9 @@ class FilesReader:
             return None
         assert self._part is not None  # noqa: S101 - just found
         (part, before), batch = self._part
-        given = batch.slice(0, max_rows)
+        given = first_rows(batch, max_rows)
         position = (part, before + given.num_rows)
-        self._part = (position, batch.slice(max_rows)) if batch.num_rows > max_rows else None
+        self._part = (position, batch.slice(given.num_rows)) if batch.num_rows > given.num_rows else None
         self._progress.begun[self._file].position = position
         return given
 

@@ -19,8 +19,8 @@ import pyarrow.fs as pafs
 
 from penstock.errors import SchemaError
 from penstock.machine.locations import is_here
-from penstock.operators.line_ends import cut_at_lines, first_line_with_text, plain_lines, without_mark
-from penstock.operators.line_format import COMPRESSED, LineFormat
+from penstock.operators.line_ends import cut_at_lines, first_line_with_text, plain_lines, portions, without_mark
+from penstock.operators.line_format import COMPRESSED, LineFormat, most_lines
 from penstock.operators.parquet_read import AS_SPARK, FileReading, ParquetRows, open_parquet
 
 READ_BYTES = 1 << 20
@@ -66,17 +66,19 @@ class LineFileFormat:
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Whole lines, about a megabyte at a time."""
         offset, skip = position
+        most = most_lines(self.schema)
         with _decoding(filesystem, f"{self.name} {path}"), _opened(filesystem, path, offset) as stream:
             for lines in cut_at_lines(iter(lambda: stream.read(READ_BYTES), b"")):
                 body = plain_lines(without_mark(lines) if offset == 0 else lines)
                 if offset == 0 and self.format.skips_first:
                     _, body = first_line_with_text(body)
-                batch = self.format.rows(body) if body else None
-                rows = 0 if batch is None else batch.num_rows
-                if batch is not None and rows > skip:
-                    yield (offset, skip), batch.slice(skip)
-                # Lines may be read in other portions than before: what is to be skipped may be in several.
-                skip = max(0, skip - rows)
+                given = 0
+                for part in portions(body, most) if body else ():
+                    batch = self.format.rows(part)
+                    if batch.num_rows > skip:
+                        yield (offset, given + skip), batch.slice(skip)
+                    # Lines may be read in other portions than before: what is to be skipped may be in several.
+                    skip, given = max(0, skip - batch.num_rows), given + batch.num_rows
                 offset += len(lines)
             if skip:
                 raise _shorter(path)

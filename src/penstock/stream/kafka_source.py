@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import OutsideError, PlanError
+from penstock.record.row_sizes import MOST_BYTES, bounded
 from penstock.stream.kafka_client import (
     ASK_SECONDS,
     KafkaSettings,
@@ -163,7 +164,7 @@ class KafkaReader:
         """By partition the first and the last time that it had nothing when the client was asked."""
         self._by_partition = False
         self._fetched: list[list[Any]] = []
-        """Messages that were fetched and not given, of one partition each."""
+        """Messages that were fetched and not given, of a batch each: of one partition, where that is wanted."""
         self.partition = ""
         """That of the batch that was read last, if they are of one each."""
 
@@ -240,11 +241,12 @@ class KafkaReader:
             messages, at_end = self._without_errors(messages)
         if self._ends is not None:
             messages = self._within(self._ends, messages, at_end)
+        fetched = [messages]
         if self._by_partition:
-            self._fetched = list(_parted(messages).values())
-            self._note_empty(now, {(each[0].topic(), each[0].partition()) for each in self._fetched})
-            messages = self._fetched.pop(0) if self._fetched else []
-        return self._given(messages) if messages else None
+            fetched = list(_parted(messages).values())
+            self._note_empty(now, {(each[0].topic(), each[0].partition()) for each in fetched})
+        self._fetched = [part for each in fetched for part in _portions(each)]
+        return self._given(self._fetched.pop(0)) if self._fetched else None
 
     def partitions_waiting(self) -> Waiting:
         """All of its partitions, and how long each has had nothing."""
@@ -386,6 +388,12 @@ def _parted(messages: Sequence[Any]) -> dict[Partition, list[Any]]:
     for place, message in zip(zip(map(_TOPIC, messages), map(_NUMBER, messages), strict=True), messages, strict=True):
         found.setdefault(place, []).append(message)
     return found
+
+
+def _portions(messages: list[Any]) -> Iterator[list[Any]]:
+    """Messages in portions of the bytes of a batch: the client holds some of a megabyte each, or many small ones."""
+    sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+    return (messages[begin:end] for begin, end in bounded(sizes, MOST_BYTES))
 
 
 class _Discovery:

@@ -36,6 +36,7 @@ from penstock.operators.conform import Conformer
 from penstock.operators.functions import ending_by_itself
 from penstock.record.copies import Copies
 from penstock.record.layout import contains
+from penstock.record.row_sizes import first_rows
 from penstock.stream.sources import read_whole
 from penstock.stream.watermarks import CAUGHT_UP, Waiting
 
@@ -270,9 +271,10 @@ class _Partition:
         batch = self._batch
         assert batch is not None  # noqa: S101 - just fetched
         offset, given = self.position
-        if batch.num_rows > max_rows:
-            self._batch, self.position = batch.slice(max_rows), (offset, given + max_rows)
-            return batch.slice(0, max_rows)
+        rows = first_rows(batch, max_rows)
+        if batch.num_rows > rows.num_rows:
+            self._batch, self.position = batch.slice(rows.num_rows), (offset, given + rows.num_rows)
+            return rows
         self._batch, self.position = None, (self._behind, 0)
         return batch
 

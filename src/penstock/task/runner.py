@@ -25,7 +25,7 @@ from penstock.errors import NotWantedError, PlanError
 from penstock.graph import RESULT_EDGE, JobGraph, JobVertex, TaskDeployment
 from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.record import RecordWriter
-from penstock.record.row_sizes import BatchBytes
+from penstock.record.row_sizes import LARGEST_BATCH, BatchBytes, cut_at_bytes
 from penstock.settings import Settings
 from penstock.shuffle import InputGate, MetricGroup, OwnerContext, PartitionEnd, ShuffleEnvironment
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, SERVICE_GROUP, WRITING
@@ -257,11 +257,13 @@ class _Task:
     def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts, bytes_of = self._counts, BatchBytes()
         for batch in batches:
+            size = bytes_of(batch)
             counts["rows_in"] += batch.num_rows
-            counts["bytes_in"] += bytes_of(batch)
-            counts["batches_in"] += 1
-            self._breathe()
-            yield batch
+            counts["bytes_in"] += size
+            for part in (batch,) if size <= LARGEST_BATCH else cut_at_bytes(batch):
+                counts["batches_in"] += 1
+                self._breathe()
+                yield part
 
     def _breathing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches between two operators: the second one may give none for a long time."""
