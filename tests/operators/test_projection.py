@@ -39,6 +39,10 @@ TAKEN: list[tuple[pa.Array, pa.DataType, list[Any]]] = [
     (pa.array([[("k", {"x": 1})]], pa.map_(pa.large_string(), pa.struct([("x", pa.int32())]))),
      pa.map_(pa.string(), PAIR), [[("k", {"x": 1, "y": None})]]),
     (pa.nulls(1), pa.int64(), [None]),
+    (pa.array([65504.0, None], pa.float16()), pa.float32(), [65504.0, None]),
+    (pa.array([Decimal("9.99"), None]).cast(pa.decimal64(18, 2)), pa.decimal128(18, 2), [Decimal("9.99"), None]),
+    (pa.array([[1, 2], None, [3]], pa.list_view(pa.int64())), pa.list_(pa.int64()), [[1, 2], None, [3]]),
+    (pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", None])), pa.string(), ["{}", None]),
 ]  # fmt: skip
 
 
@@ -109,5 +113,11 @@ def test_plain_types_are_those_of_spark() -> None:
         (pa.map_(pa.large_string(), pa.date64()), pa.map_(pa.string(), pa.date32())),
         (pa.timestamp("ns"), pa.timestamp("ns")),
         (pa.uint8(), pa.uint8()),
+        (pa.decimal32(9, 2), pa.decimal128(9, 2)),
+        (pa.decimal64(18, 2), pa.decimal128(18, 2)),
+        (pa.decimal256(39, 2), pa.decimal256(39, 2)),
+        (pa.list_(pa.float16()), pa.list_(pa.float32())),
+        (pa.struct([("j", pa.json_(pa.large_string()))]), pa.struct([("j", pa.string())])),
+        (pa.uuid(), pa.uuid()),
     ):
         assert plain_type(kind).equals(plain)

@@ -3,7 +3,8 @@
 
 Strings may be large, views or dictionaries, lists may be large, views or of a fixed size, instants have units and
 labels of zones. To Spark they are one type, and files of one table may differ in them. `plain_type` is that type;
-what comes in from files has it (`penstock.operators.layouts` brings columns there).
+what comes in from files has it (`penstock.operators.layouts` brings columns there). Arrow's decimals have widths and
+its texts a label for JSON, too. Half floats, of which Spark has none, are floats: Arrow has few kernels for them.
 
 Nanoseconds stay: Spark has none, and to cut them is a loss. So do unsigned numbers and times of day.
 """
@@ -23,7 +24,10 @@ _PLAIN = {
     pa.large_binary(): pa.binary(),
     pa.binary_view(): pa.binary(),
     pa.date64(): pa.date32(),
+    pa.float16(): pa.float32(),
 }
+_MOST_DIGITS = 38
+_JSON = "arrow.json"
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -44,8 +48,10 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("ns" if kind.unit == "ns" else _MICROS, None if kind.tz is None else _UTC)
     if pt.is_duration(kind) and kind.unit != "ns":
         return pa.duration(_MICROS)
+    if pt.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, pa.BaseExtensionType):
-        return kind
+        return plain_type(kind.storage_type) if kind.extension_name == _JSON else kind
     inner = [plain_field(field) for field in fields_of(kind)]
     if inner and not (pt.is_struct(kind) or pt.is_map(kind)):
         return pa.list_(inner[0])

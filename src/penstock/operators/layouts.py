@@ -3,9 +3,9 @@
 
 A layout always may differ: large and view strings, binaries and lists, fixed-size lists and binaries, dictionary and
 run-end encoding, the unit of timestamps, durations and times, the zone's name of zoned timestamps, date64 of whole
-days, decimals of another width with the same scale and no fewer digits declared, a column of type null. Files may
-differ in more, as far as Spark's Parquet reader takes them: narrower numbers widen, fields of structs are found by
-name. A cast that would lose a value is refused.
+days, decimals of another width with the same scale and no fewer digits declared, half floats that are floats, a
+column of type null. Files may differ in more, as far as Spark's Parquet reader takes them: narrower numbers widen,
+fields of structs are found by name. A cast that would lose a value is refused.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ def _castable(found: pa.DataType, declared: pa.DataType) -> bool:
         return (found.tz is None) == (declared.tz is None)
     if pt.is_decimal(found) and pt.is_decimal(declared):
         return bool(found.scale == declared.scale and found.precision <= declared.precision)
+    if pt.is_float16(found):
+        return bool(pt.is_float32(declared))
     families = (pt.is_duration, pt.is_time, pt.is_date, pt.is_dictionary)
     return any(family(found) and family(declared) for family in families)
 
