@@ -27,7 +27,9 @@ def random_verbs(chance: random.Random, *, beside_spark: bool = False) -> list[V
         if number == 0 and chance.random() < 0.3:
             found.append(_join(chance))
         elif found and number == count - 1 and shape.keys and not has_sessions and chance.random() < 0.4:
-            found.append(_last(chance, shape, beside_spark=beside_spark))
+            # Rows of an outer join come when their time is over: their timers fire at once, in Spark at last.
+            is_outer = isinstance(found[0], Joined) and found[0].how != "inner"
+            found.append(_last(chance, shape, beside_spark=beside_spark, has_sums=beside_spark and not is_outer))
         else:
             is_distinct = bool(found) and isinstance(found[-1], Distinct)
             found.append(_random_verb(chance, shape, is_distinct=is_distinct, beside_spark=beside_spark))
@@ -60,10 +62,10 @@ def _join(chance: random.Random) -> Joined:
     return Joined(Shape(time=time), how, chance.choice(_BOUNDS))
 
 
-def _last(chance: random.Random, shape: Shape, *, beside_spark: bool) -> Verb:
+def _last(chance: random.Random, shape: Shape, *, beside_spark: bool, has_sums: bool) -> Verb:
     if not beside_spark and chance.random() < 0.4:
         return Top(shape, chance.choice((1, 3)))
-    return Processed(shape, chance.choice((1, 37, 150, 0)), has_sums=beside_spark)
+    return Processed(shape, chance.choice((1, 37, 150, 0)), has_sums=has_sums)
 
 
 def _random_verb(chance: random.Random, shape: Shape, *, is_distinct: bool, beside_spark: bool) -> Verb:
