@@ -37,6 +37,7 @@ _OURS = (
 )
 _THEIRS = (
     (r"nulls in input cannot be viewed as non-nullable", "PySpark cannot collect its own maps"),
+    (r"cannot serialize \{'type'.* of type <class 'dict'>", "PySpark takes no vector back as a frame has it"),
     (r"RESULT_COLUMN_TYPES_MISMATCH.*tz=", "PySpark refuses the time zone that it gave itself"),
     (r"NonExistentTimeError|AmbiguousTimeError", "pandas has no clock for an hour that a time zone left out"),
     (
