@@ -13,10 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
 import few_kinds
@@ -27,6 +28,7 @@ from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, WorkerNumb
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import LaunchRequest, Submission
+from penstock.operators.frames import batch_of, frame_of, refuse_objects
 from penstock.settings import Settings
 from penstock.spark.application import before_stop
 from penstock.spark.checks import (
@@ -456,6 +458,20 @@ def test_a_value_that_spark_has_no_room_for_is_refused_by_name() -> None:
         SchemaError, match=r"column 't' of type timestamp\[ns\] does not fit .*: cast it with mapInArrow"
     ):
         conform_batch(batch, pa.schema([("t", pa.timestamp("us"))]))
+
+
+def test_frames_give_vectors_back_and_have_no_variants() -> None:
+    """A vector, or the dict that a frame has of it; a variant anywhere is refused by the column's name."""
+    schema = arrow_schema(t.StructType([t.StructField("v", VectorUDT())]))
+    frame = pd.DataFrame({"v": [Vectors.dense([1.0, 2.0]), None, Vectors.sparse(3, [0], [1.0])]})
+    batch = batch_of(frame, schema, "UTC", "f")
+    assert batch["v"].to_pylist()[0] == {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0]}
+    assert batch["v"].null_count == 1
+    assert batch_of(frame_of(batch, "UTC"), schema, "UTC", "f").equals(batch)
+    variants = arrow_schema(t.StructType([t.StructField("l", t.ArrayType(t.VariantType()))]))
+    refuse_objects("mapInPandas", schema)
+    with pytest.raises(SchemaError, match=r"mapInPandas: column 'l' is .*frames have no variants"):
+        refuse_objects("mapInPandas", schema, variants)
 
 
 def test_any_text_may_be_an_errors() -> None:

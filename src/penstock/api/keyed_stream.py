@@ -26,7 +26,7 @@ from penstock.errors import PlanError
 from penstock.operators.aggregate_operators import aggregate_pair
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import PartitionerSpec
-from penstock.operators.frames import require_pandas
+from penstock.operators.frames import refuse_objects, require_pandas
 from penstock.operators.functions import GroupApply, GroupApplyInArrow, GroupApplyInPandas, group_form
 from penstock.operators.keys import refuse_ungroupable
 
@@ -117,6 +117,7 @@ class KeyedStream(GroupVerbs, Stream):
         """Apply `func([key,] frame) -> frame`, or its iterator form, to each group."""
         require_pandas()
         group, declared = self._group(func, schema, "applyInPandas")
+        refuse_objects("applyInPandas", self.schema, declared)
         return self.applied(GroupApplyInPandas(group, self.timezone()), declared)
 
     def transformWithState(
@@ -148,6 +149,7 @@ class KeyedStream(GroupVerbs, Stream):
     ) -> Stream:
         """As `transformWithState`, with the rows of a key as frames."""
         require_pandas()
+        refuse_objects("transformWithStateInPandas", self.schema)
         modes = Modes(outputMode, timeMode, initialState, broadcastStream)
         return self._stateful("transformWithStateInPandas", statefulProcessor, outputStructType, modes)
 

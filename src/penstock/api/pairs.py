@@ -23,7 +23,7 @@ from penstock.api.streaming.refusals import is_streaming
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import Combine
 from penstock.operators.cogroup import CoGroupApply, CoGroupApplyInArrow, CoGroupApplyInPandas, takes_key
-from penstock.operators.frames import require_pandas
+from penstock.operators.frames import refuse_objects, require_pandas
 from penstock.operators.groups import Side
 from penstock.operators.join import JOINS, EquiJoin, join_schema
 from penstock.operators.keys import refuse_ungroupable
@@ -73,6 +73,7 @@ class CoGroupedStream:
         require_pandas()
         verb = "cogroup.applyInPandas"
         groups = self._groups(func, schema_argument(schema, verb), verb)
+        refuse_objects(verb, self._left.schema, self._right.schema, groups.schema)
         combine = CoGroupApplyInPandas(groups, self._left.timezone())
         return combined(self._left, self._right, combine, groups.schema)
 

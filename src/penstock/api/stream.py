@@ -43,7 +43,7 @@ from penstock.api.unions import by_name, united
 from penstock.errors import PlanError, SettingError
 from penstock.graph import Operator, columns_text
 from penstock.operators.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
-from penstock.operators.frames import require_pandas
+from penstock.operators.frames import refuse_objects, require_pandas
 from penstock.operators.functions import (
     MapInArrow,
     MapInPandas,
@@ -97,6 +97,7 @@ class Stream:
         """Apply a function from an iterator of `pandas.DataFrame` to another one, as `mapInArrow` does."""
         require_pandas()
         declared = schema_argument(schema, "mapInPandas")
+        refuse_objects("mapInPandas", self.schema, declared)
         function = iterator_function_argument(func, "mapInPandas")
         return self.applied(MapInPandas(function, declared, self.timezone()), declared)
 

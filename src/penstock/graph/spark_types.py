@@ -48,6 +48,11 @@ def is_one_value(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.StructType) and any(_MARKS.intersection(field.metadata or ()) for field in kind)
 
 
+def holds_one_value(kind: pa.DataType) -> bool:
+    """Tell whether a type is a variant or a geometry, or has one inside."""
+    return is_one_value(kind) or any(holds_one_value(field.type) for field in _children(kind))
+
+
 def type_text(value: object) -> str:
     """The name of a type whose form in JSON is this: a word, or all of it, as user-defined types have it."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -4,7 +4,8 @@
 Zoned timestamps are naive wall-clock times of the session's zone in a frame, dates are `datetime.date`, maps are
 dicts at any depth; columns are found by name, or by position where no column label is a string. Inside arrays, maps
 and structs a null is None and integers are exact. A column of integers with nulls is one of float64, but where
-PySpark's `mapInPandas` has pandas' nullable integers. pandas is imported on first use only.
+PySpark's `mapInPandas` has pandas' nullable integers. A vector comes as a dict of its parts, and is given back as a
+vector; variants and geometries, of which PySpark has objects, are refused. pandas is imported on first use only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.errors import PlanError, SchemaError, how_to_install
+from penstock.graph import holds_one_value, shown_type, spark_type
 from penstock.operators.conform import refuse_broken
 from penstock.operators.nested_times import refuse_far_times, shown, taken
 
@@ -29,6 +31,16 @@ def require_pandas() -> None:
     """Raise PlanError where pandas is missing, without importing it."""
     if importlib.util.find_spec("pandas") is None:
         raise PlanError(_hint())
+
+
+def refuse_objects(verb: str, *schemas: pa.Schema) -> None:
+    """Raise SchemaError for columns of which PySpark's frames have objects that nobody here makes."""
+    for field in (field for schema in schemas for field in schema):
+        if holds_one_value(field.type):
+            raise SchemaError(
+                f"{verb}: column {field.name!r} is {shown_type(field)}, and frames have no variants and geometries"
+                " here: take it apart in Spark, or write a function over Arrow, where it is a struct"
+            )
 
 
 def _pandas() -> ModuleType:
@@ -119,6 +131,8 @@ def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.
     for field, series in zip(schema, columns, strict=True):
         try:
             series = _instants(series, field.type, timezone)  # noqa: PLW2901 - the same column, in UTC
+            if (spark_type(field) or "").startswith("{"):
+                series = series.map(_parts, na_action="ignore")  # noqa: PLW2901 - the same column, in its parts
             arrays.append(pa.Array.from_pandas(series, type=field.type, safe=True))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
@@ -160,6 +174,12 @@ def _instants(series: Any, kind: pa.DataType, timezone: str) -> Any:
         return _localised(series, timezone)
     change = taken(kind, timezone) if pt.is_nested(kind) else None
     return series if change is None else series.map(change, na_action="ignore")
+
+
+def _parts(value: Any) -> Any:
+    """A value of a user-defined type as the struct that it is in Arrow; another one as it is."""
+    own = getattr(value, "__UDT__", None)
+    return value if own is None else own.serialize(value)
 
 
 def _localised(series: Any, timezone: str) -> Any:

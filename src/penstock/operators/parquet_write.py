@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.types as pt
 
-from penstock.graph import fields_of, footer_of, is_one_value
+from penstock.graph import footer_of, holds_one_value, is_one_value
 from penstock.machine.disk import Disk
 from penstock.operators.layouts import fitted, refilled
 
@@ -91,7 +91,7 @@ class ParquetFileWriter:
 
         named = schema.with_metadata({**(schema.metadata or {}), **footer_of(schema)})
         self._writer = pq.ParquetWriter(sink, named, compression=compression)
-        self._own = [place for place, field in enumerate(schema) if _has_one_value(field.type)]
+        self._own = [place for place, field in enumerate(schema) if holds_one_value(field.type)]
 
     def write_table(self, rows: pa.Table) -> None:
         """Append one row group."""
@@ -106,13 +106,9 @@ class ParquetFileWriter:
         self._writer.close()
 
 
-def _has_one_value(kind: pa.DataType) -> bool:
-    return is_one_value(kind) or any(_has_one_value(field.type) for field in fields_of(kind))
-
-
 def _solid(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column without nulls in the parts of variants that are null: Parquet takes none where none may be."""
-    if not _has_one_value(kind):
+    if not holds_one_value(kind):
         return column
     if not pt.is_struct(kind):
         return refilled(column, kind, _solid)

@@ -14,6 +14,7 @@ from penstock.spark.function_errors import FunctionError
 
 _OURS = (
     (r"is a variant in parts", "variants in parts are read by Spark"),
+    (r"frames have no variants", "frames have no variants"),
     (r"cannot be grouped by", "keys are plain columns"),
     (r"whose branches are the same stream", "a stream is not united with itself"),
     (r"was truncated converting|declared \w+ and the frame has", "a frame's values must fit the declared type"),
