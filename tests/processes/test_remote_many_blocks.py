@@ -15,7 +15,8 @@ from effort import THOROUGH
 from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.splits import Split
 from penstock.task.blocking import BlockingWriter
-from penstock.testing.conformance_exchange import NUMBERS, ConformanceExchange, WantedPartition
+from penstock.testing.conformance import ConformanceExchange
+from penstock.testing.conformance_exchange import NUMBERS, WantedPartition
 from penstock.testing.waiting import wait_until
 from remote_cluster import RemoteCluster, RemoteProcess
 from remote_harness import RemoteHarness
