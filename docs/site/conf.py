@@ -59,6 +59,7 @@ PAGES = {
         "troubleshooting",
         "settings",
         "clusters",
+        "two-hosts",
         "upgrades",
         "spark-ess",
         "external",

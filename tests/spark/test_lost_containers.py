@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from penstock.testing import DEADLINE
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "two_hosts.py"
+WALK = PROGRAM.with_name("walked_page.py")
 NAMESPACES = ("unshare", "-rnmpf", "--mount-proc", "--kill-child")
 ROWS = 400_000
 SECONDS = 900
@@ -41,8 +41,14 @@ def lacking() -> str:
     return f"this user gets no namespaces with a network: {found.stderr.strip()}" if found.returncode else ""
 
 
-def run(command: Sequence[str], log: Path) -> dict[str, object]:
-    """The outcome of the program, which takes all that it has started along."""
+def run(folder: Path, program: Path, *words: str) -> dict[str, object]:
+    """The outcome of a program, which takes all that it has started along; the test is skipped without two hosts."""
+    if reason := lacking():
+        assert NEEDED not in os.environ, reason
+        pytest.skip(reason)
+    shared, log = folder / "shared", folder / "program.log"
+    shared.mkdir()
+    command = [*NAMESPACES, sys.executable, str(program), *words, str(shared)]
     environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parent)}
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -63,12 +69,7 @@ def run(command: Sequence[str], log: Path) -> dict[str, object]:
 @pytest.mark.parametrize("service", ["external", "spark_ess", "remote", "local"])
 def test_a_lost_container_takes_no_rows_along_that_a_service_keeps(service: str, tmp_path: Path) -> None:
     """No producer runs again, and all bytes come through the service; with `local` the lost host's run again."""
-    if reason := lacking():
-        assert NEEDED not in os.environ, reason
-        pytest.skip(reason)
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    outcome = run([*NAMESPACES, sys.executable, str(PROGRAM), service, str(shared)], tmp_path / "program.log")
+    outcome = run(tmp_path, PROGRAM, service)
     assert outcome["rows"] == ROWS, outcome
     produced, killed, served = outcome["produced"], outcome["killed"], outcome["served"]
     assert isinstance(produced, dict)
@@ -82,3 +83,10 @@ def test_a_lost_container_takes_no_rows_along_that_a_service_keeps(service: str,
         assert len(killed) == 2
         assert outcome["again"] == 0
         assert served >= 2 * ROWS * 8, "those of the exchange, and those of the result"
+
+
+@pytest.mark.timeout(SECONDS + 60)
+def test_the_page_of_two_hosts_is_true(tmp_path: Path) -> None:
+    """It leads from nothing to a job through each service, whose ports speak TLS with its own certificates."""
+    outcome = run(tmp_path, WALK)
+    assert outcome == {"said": ["stations: 1000"] * 4, "tls": ["TLSv1.3"] * 3}

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^ *(penstock .*?) *(?:#.*)?$", re.MULTILINE)
+COMMAND = re.compile(r"^ *(penstock .*?) *(?:[#>].*)?$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def test_a_page_runs_and_prints_what_it_says(
         spark.conf.unset("spark.penstock.task.groupMemory")
 
 
-@pytest.mark.parametrize("name", ["troubleshooting", "upgrades", "installation", "sessions"])
+@pytest.mark.parametrize("name", ["troubleshooting", "upgrades", "installation", "sessions", "two-hosts"])
 def test_commands_of_a_page_are_commands(name: str) -> None:
     """The grammar takes each line of `penstock` in a block of the page."""
     blocks = re.findall(r"^ *```bash\n(.*?)^ *```$", (DOCS / f"{name}.md").read_text(), re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in COMMAND.findall(block)]
+    lines = [line for block in blocks for line in COMMAND.findall(re.sub(r"\\\n *", "", block))]
     assert lines
     for line in lines:
         if line != "penstock --version":

@@ -40,7 +40,7 @@ from underway import listed
 
 ROWS = 400_000
 PRODUCERS = 4
-DRIVER = "10.77.0.1"
+DRIVER = "10.1.0.1"
 SHARED = Path("/mnt")
 SECRET = "the cluster's secret"
 MASTER_PORT, SHUFFLE_PORT, PAGE_PORT, EXTERNAL_PORT, METRICS_PORT, MANAGER_PORT = 7077, 7337, 8081, 7447, 7500, 7450
@@ -60,7 +60,7 @@ class Host:
     """A host of its own, which the first process there holds."""
 
     def __init__(self, name: str, number: int) -> None:
-        self.name, self.address = name, f"10.77.0.{number}"
+        self.name, self.address = name, f"10.1.0.{number}"
         ready = "mount -t tmpfs tmpfs /tmp && mount -t tmpfs tmpfs /dev/shm && echo ready && exec sleep infinity"
         holder = subprocess.Popen(
             ["unshare", "-n", "-m", "-u", "sh", "-c", f"hostname {name} && {ready}"], stdout=subprocess.PIPE
@@ -142,12 +142,17 @@ def spark(kind: str, conf: dict[str, str], *arguments: str) -> list[str]:
     return [*java_command(), *options, f"org.apache.spark.deploy.{kind.lower()}.{kind}", *arguments]
 
 
-def cluster() -> list[Host]:
-    """The network, and a Master and two Workers on it."""
+def network() -> None:
+    """The network of the hosts."""
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", "hosts", "type", "bridge")
     run("ip", "addr", "add", f"{DRIVER}/24", "dev", "hosts")
     run("ip", "link", "set", "hosts", "up")
+
+
+def cluster() -> list[Host]:
+    """The network, and a Master and two Workers on it."""
+    network()
     master = spark("Master", {}, "--host", DRIVER, "--port", str(MASTER_PORT), "--webui-port", "0")
     start("master", "I have been elected leader", master, DRIVER)
     hosts = [Host("a", 2), Host("b", 3)]
