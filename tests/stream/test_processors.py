@@ -200,6 +200,16 @@ def test_a_timer_that_registers_itself_again_ends_with_the_data() -> None:
     assert [n for *_, n in flat(task.chain.end_input(stopped=False))] == [1_000_400]
 
 
+def test_a_run_that_stops_fires_the_timers_that_have_expired() -> None:
+    """As Spark's last batch does, whose rows register times that have passed; what is still to come waits."""
+    task = Task(operator(ROWS, Periodic(), time_mode="processingtime"))
+    task.push(("a", 1))
+    task.clock.advance(0.25)
+    assert [n for *_, n in flat(task.chain.end_input(stopped=True))] == [1_000_100, 1_000_200]
+    again = Task(operator(ROWS, Periodic(), time_mode="processingtime"), [task.stored()])
+    assert [n for *_, n in again.wait(0.35)] == [1_000_300]
+
+
 class EventTicks(Periodic):
     """The same by the watermark."""
 

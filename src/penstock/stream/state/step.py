@@ -152,8 +152,10 @@ class ProcessorStep(PlainStep):
         yield from self._fire_due()
 
     def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
-        """If the data has ended, all timers of the clock fire that wait now."""
-        return () if stopped or self._operator.time_mode != PROCESSING else self._fire_all()
+        """If the data has ended, all timers of the clock fire that wait now; else those that have expired by now."""
+        if self._operator.time_mode != PROCESSING:
+            return ()
+        return self._fire_expired() if stopped else self._fire_all()
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Keys, states and timers as they are now."""
@@ -226,6 +228,13 @@ class ProcessorStep(PlainStep):
             return
         if batch.num_rows:
             self._made_calls.initial(self._keys_of(batch), batch, self._times)
+
+    def _fire_expired(self) -> Iterable[pa.RecordBatch]:
+        """The rows of all timers of the clock that have expired, where nobody asks again."""
+        self._look_at_clock()
+        timers, now = self._moment.store.timers, self._moment.now
+        while timers.next is not None and timers.next <= now:
+            yield from self._fire(now)
 
     def _fire_due(self) -> Iterable[pa.RecordBatch]:
         """The rows of timers of event time that have expired, and of those that these register."""
