@@ -430,8 +430,8 @@ def test_bytes_that_are_written_after_the_end_are_nobodys_and_are_cut_off(
     async def run() -> None:
         keeper, account = await services.start()
         left_open = keeper.upkeep.left_open
-        look = left_open._looked
-        monkeypatch.setattr(left_open, "_looked", lambda *found: (look(*found), looked.set()))
+        look = left_open.looked
+        monkeypatch.setattr(left_open, "looked", lambda *found: (look(*found), looked.set()))
         made = await keeper.begin(account, identity(0), 1)
         os.write(made.data, b"rows")
         os.close(made.index)

@@ -29,6 +29,7 @@ from penstock.testing.waiting import wait_until
 from remote_cluster import RemoteCluster
 from remote_harness import RemoteHarness
 from small_disks import small_disk
+from underway import listed
 from witnesses import BESIDE, MEMORY, Witness
 
 pytestmark = pytest.mark.processes
@@ -60,11 +61,11 @@ class Operated:
 
     def index_files(self) -> list[Path]:
         """The files of its index."""
-        return sorted(self.folders[0].glob(f"{self.index}*")) if self.index else []
+        return listed(self.folders[0], f"{self.index}*") if self.index else []
 
     def rows(self) -> dict[Path, bytes]:
         """All files with rows."""
-        found = (path for folder in self.folders for path in folder.rglob("*") if path.is_file())
+        found = (path for folder in self.folders for path in listed(folder, "**/*") if path.is_file())
         return {
             path: path.read_bytes() for path in found if re.search(r"/data/../|\.merged$|/data$|/index$", str(path))
         }

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from source import ROOT
 from two_hosts import PROCESSES, SHARED, Host, network, run
+from underway import listed
 
 PAGE = ROOT / "docs" / "two-hosts.md"
 BLOCK = re.compile(r"^```(bash|python)\n(?:# (?:on|in) ([^\n]+)\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,7 +70,7 @@ def done(host: Host, script: str) -> str:
             timeout=SECONDS,
             check=False,
         )
-    logs = [] if not found.returncode else [log, *Path(host.root, "srv/penstock").glob("*.log")]
+    logs = [] if not found.returncode else [log, *listed(Path(host.root, "srv/penstock"), "*.log")]
     assert not found.returncode, "\n".join(each.read_text()[-2000:] for each in logs)
     return found.stdout.decode()
 

@@ -34,6 +34,7 @@ VICTIMS = ("producer", "consumer", "environment", "executor")
 SLOTS = 4
 
 
+_NOTICE_SECONDS = 20.0
 _IDLE_SECONDS = 0.3
 
 
@@ -175,7 +176,7 @@ def strike(spark: Any, gates: Gates, cell: Cell) -> int:
 def _patience(cell: Cell) -> float:
     """A worker that has ended its subtasks is not missed, so there is nothing to wait for."""
     has_ended = {"producer": cell.phase != "writing", "consumer": cell.phase == "half"}
-    return _IDLE_SECONDS if has_ended.get(cell.victim) else DEADLINE
+    return _IDLE_SECONDS if has_ended.get(cell.victim) else _NOTICE_SECONDS
 
 
 def _victim(spark: Any, gates: Gates, cell: Cell) -> int:

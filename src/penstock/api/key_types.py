@@ -30,10 +30,8 @@ _ONE, _OTHER = f"{INTERNAL}left", f"{INTERNAL}right"
 
 @dataclass(frozen=True, slots=True)
 class CastKeys:
-    """Both sides keyed by columns of one type, and how the result is made of their join."""
+    """The sides' own keys, those of them that meet as another type, and how a join's result is made of both."""
 
-    left: KeyedStream
-    right: KeyedStream
     keys: tuple[str, ...]
     places: tuple[int, ...]
     how: str
@@ -77,7 +75,9 @@ def of_other_types(verb: str, left: KeyedStream, right: KeyedStream, place: int,
     )
 
 
-def with_one_type(left: KeyedStream, right: KeyedStream, how: str) -> CastKeys | None:
+def with_one_type(
+    left: KeyedStream, right: KeyedStream, how: str
+) -> tuple[KeyedStream, KeyedStream, CastKeys] | None:
     """Both sides with keys that Spark would compare; None where the types are the same.
 
     Raises SchemaError where it would not compare them, or where Arrow has no such cast.
@@ -91,7 +91,7 @@ def with_one_type(left: KeyedStream, right: KeyedStream, how: str) -> CastKeys |
     kinds = {place: _kind(left, right, place, session) for place in places}
     theirs = {place: _other(place) if how in ("right", "full") else None for place in places}
     one = _with_cast(left, kinds, dict.fromkeys(places) if how == "right" else {}, session)
-    return CastKeys(one, _with_cast(right, kinds, theirs, session), left.keys, places, how, session)
+    return one, _with_cast(right, kinds, theirs, session), CastKeys(left.keys, places, how, session)
 
 
 def _kind(left: KeyedStream, right: KeyedStream, place: int, session: Any) -> str:

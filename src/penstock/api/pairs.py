@@ -95,9 +95,9 @@ def joined(
     _check_names(left, right, on)
     if not left.keys:
         raise PlanError("join needs key columns: key both sides with keyBy; a cross join is Spark's to do")
-    cast = with_one_type(left, right, kind)
-    if cast is not None:
-        met = joined(cast.left, cast.right, kind, list(zip(cast.left.keys, cast.right.keys, strict=True)), between)
+    if (found := with_one_type(left, right, kind)) is not None:
+        one_side, other_side, cast = found
+        met = joined(one_side, other_side, kind, list(zip(one_side.keys, other_side.keys, strict=True)), between)
         return met.projected(cast.result(met.schema))
     one, other = sides_of(left, right)
     _check_columns(one, other, kind)

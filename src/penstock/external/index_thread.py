@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.errors import StorageError
-from penstock.external.catalogue import Catalogue
 from penstock.machine import disk_threads
 from penstock.machine.disk_threads import DiskThreads
 
@@ -27,8 +27,9 @@ T = TypeVar("T")
 class IndexThread:
     """The index, once it was read."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+    def __init__(self, path: Path, close: Callable[[], None]) -> None:
+        self._path = path
+        self._close = close
         self._thread = DiskThreads("index", 1)
         self._unwritten: list[Callable[[], None]] = []
         self._is_over = False
@@ -88,7 +89,7 @@ class IndexThread:
     async def close(self) -> None:
         """Write what is left, and close the index; a disk that hangs is not waited for."""
         self.write_again()
-        await asyncio.wait([self._thread.run(self.catalogue.close)], timeout=disk_threads.HANGS_SECONDS)
+        await asyncio.wait([self._thread.run(self._close)], timeout=disk_threads.HANGS_SECONDS)
         self.let_go()
 
     def let_go(self) -> None:
@@ -98,7 +99,7 @@ class IndexThread:
 
     def _hung(self) -> StorageError:
         return StorageError(
-            f"the disk of this host's shuffle service with {self.catalogue.path} hangs: what needs the index ends"
+            f"the disk of this host's shuffle service with {self._path} hangs: what needs the index ends"
             " with this error until it goes on. See to the disk, or give the service another first --dir"
         )
 

@@ -82,9 +82,10 @@ class LeftOpen:
         files, self._files = self._files, []
         for file in files:
             looking = self._disks.run(file.folder, _cut_off, file.descriptor)
-            looking.add_done_callback(lambda done, file=file: self._looked(file, done.result()))  # type: ignore[misc]
+            looking.add_done_callback(lambda done, file=file: self.looked(file, done.result()))  # type: ignore[misc]
 
-    def _looked(self, file: OpenFile, is_open: bool) -> None:
+    def looked(self, file: OpenFile, is_open: bool) -> None:
+        """Keep a file that a task has open still."""
         if is_open:
             self._keep(file)
             return

@@ -36,7 +36,7 @@ class Upkeep:
     def __init__(self, accounts: KnownApplications, catalogue: Catalogue, folders: ServiceFolders) -> None:
         self.accounts = accounts
         self.catalogue = catalogue
-        self.index = IndexThread(catalogue)
+        self.index = IndexThread(catalogue.path, catalogue.close)
         self.folders = folders
         self.disks = ServiceDisks(folders.places, folders.reserve)
         self.left_open = LeftOpen(self.disks)

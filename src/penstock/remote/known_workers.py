@@ -14,15 +14,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.errors import SettingError, StaleError
 from penstock.remote import messages as ask
 from penstock.remote.kept_names import KeptNames
-from penstock.remote.log_history import OLD_LOG
-from penstock.remote.manager_state import KnownPartition, ManagerState, PartitionKey, Record
+from penstock.remote.log_history import OLD_LOG, LogHistory
+from penstock.remote.manager_state import DatasetKey, KnownDataset, KnownPartition, KnownWorker, PartitionKey, Record
 from penstock.remote.partition_states import RemoteEvent, RemoteState
 from penstock.remote.worker_sights import WorkerSights
 from penstock.shuffle import DatasetId, PartitionId
@@ -42,12 +43,23 @@ class ManagerLimits:
     rejoin: float = 10.0
 
 
+class WorkersState(Protocol):
+    """The part of the manager's state that is about workers, and about what lies with them."""
+
+    workers: dict[str, KnownWorker]
+    files: Counter[str]
+    partitions: dict[PartitionKey, KnownPartition]
+    datasets: dict[DatasetKey, KnownDataset]
+    by_dataset: dict[DatasetKey, dict[PartitionKey, None]]
+    history: LogHistory
+
+
 class KnownWorkers:
     """The workers of one manager; `lost` hears by application what is lost, and why."""
 
     def __init__(
         self,
-        state: ManagerState,
+        state: WorkersState,
         note: Callable[[Record], None],
         lost: Callable[[Mapping[str, list[PartitionId]], str], None],
         names: KeptNames,
