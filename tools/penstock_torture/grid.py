@@ -188,11 +188,12 @@ def _victim(spark: Any, gates: Gates, cell: Cell) -> int:
 
 
 def _environment(application: str, executor: int) -> int:
-    """The environment process of an executor, else the one of the host."""
+    """The environment process of an executor, else the only one of the host."""
     pids = environment_pids(application)
     for pid in pids:
         name = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2].decode()
-        folder = Path(f"/proc/{pid}/fd/2").readlink().parent
-        if rendezvous(name, str(executor), "").folder == folder:
+        own = rendezvous(name, str(executor), "").folder.name
+        if Path(f"/proc/{pid}/fd/2").readlink().stem.endswith(own):  # its log is called by its folder
             return pid
-    return pids[0]
+    (alone,) = pids
+    return alone
