@@ -10,7 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.graph import as_nullable, fields_of, footer_of, named_by_spark, parse_ddl, spark_type, unreadable
+from penstock.graph import (
+    as_nullable,
+    fields_of,
+    footer_of,
+    has_sessions,
+    named_by_spark,
+    parse_ddl,
+    spark_type,
+    unreadable,
+    with_sessions,
+)
 from penstock.graph.spark_footers import FOOTER
 
 VECTOR = {"type": "udt", "class": "org.apache.spark.ml.linalg.VectorUDT", "pyClass": "pyspark.ml.linalg.VectorUDT"}
@@ -75,6 +85,18 @@ def test_the_parts_of_a_variant_are_never_null() -> None:
 def test_what_no_stream_holds_is_named(stored: pa.DataType, kind: Any, words: str) -> None:
     """Months, variants in parts, geometries; the reason says what to do."""
     assert re.match(words, unreadable(named_by_spark(pa.schema([("v", stored)]), footer(kind)).field("v")))
+
+
+def test_sessions_are_told_beside_the_type() -> None:
+    """Spark joins those that touch where they are grouped again, also out of a file, and no other windows."""
+    bound = pa.timestamp("us", "UTC")
+    window = pa.field("w", pa.struct([("start", bound), ("end", bound)]))
+    (told,) = json.loads(footer_of(pa.schema([with_sessions(window)]))[FOOTER])["fields"]
+    assert told["metadata"] == {"spark.sessionWindow": True}
+    assert footer_of(pa.schema([window])) == {}
+    for beside, are_sessions in ((told["metadata"], True), ({"spark.timeWindow": True}, False)):
+        text = json.dumps({"type": "struct", "fields": [{**told, "metadata": beside}]}).encode()
+        assert has_sessions(named_by_spark(pa.schema([window]), {FOOTER: text}).field("w")) is are_sessions
 
 
 def test_collations_lie_beside_the_type() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -82,8 +83,8 @@ def test_windows_of_windows_are_sparks(spark: SparkSession) -> None:
     same(ours, counted.groupBy(F.window("window", "20 minutes")).agg(F.max("n").alias("most")))
 
 
-def test_sessions_of_sessions_are_sparks(spark: SparkSession) -> None:
-    """By fewer keys they touch, and are one: under another name, out of a DataFrame, and in Spark's hands again."""
+def test_sessions_of_sessions_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    """By fewer keys they touch, and are one: under another name, out of DataFrames and files, in Spark's hands."""
     frame = events(spark, 7).withColumn("parity", F.col("v") % 2)
     keys = ("k", "parity", F.session_window("ts", "2 minutes"))
     sessions = penstock.fromDataFrame(frame).groupBy(*keys).agg(n=("*", "count")).filter("n > 1")
@@ -98,6 +99,10 @@ def test_sessions_of_sessions_are_sparks(spark: SparkSession) -> None:
         (wanted := theirs.groupBy("session_window").agg(most)),
     )
     same(sessions.toDF().groupBy("session_window").agg(most), wanted)
+    for place, written in (("spark", theirs.write.parquet), ("ours", sessions.writeParquet)):
+        written(folder := str(tmp_path / place))
+        same(penstock.readParquet(spark, folder).groupBy("session_window").agg(most).toDF(), wanted)
+        same(spark.read.parquet(folder).groupBy("session_window").agg(most), wanted)
 
 
 def test_times_without_a_zone_have_windows_too(spark: SparkSession) -> None:

@@ -21,12 +21,12 @@ from penstock.api.lineage import ExchangeChoice
 from penstock.api.streaming.refusals import is_streaming
 from penstock.api.watermark_columns import event_times
 from penstock.errors import PlanError, SchemaError
-from penstock.graph import INTERNAL
+from penstock.graph import INTERNAL, has_sessions
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import exchange, hash_exchange
 from penstock.operators.intervals import microseconds
 from penstock.operators.window_aggregates import AllWindows, PartialWindows, WindowSpec
-from penstock.operators.windows import GivenWindows, WindowKey, Windows, has_sessions, is_window
+from penstock.operators.windows import GivenWindows, WindowKey, Windows, is_window
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream

@@ -37,8 +37,10 @@ from penstock.graph.nullability import (
 from penstock.graph.regions import Region, regions, slots_needed
 from penstock.graph.spark_footers import footer_of, named_by_spark, unreadable, unwritable
 from penstock.graph.spark_types import (
+    SESSIONS,
     collated,
     collation_of,
+    has_sessions,
     holds_one_value,
     is_one_value,
     own_types,
@@ -47,12 +49,14 @@ from penstock.graph.spark_types import (
     spark_type,
     type_json,
     type_text,
+    with_sessions,
     with_spark_type,
 )
 
 __all__ = [
     "INTERNAL",
     "RESULT_EDGE",
+    "SESSIONS",
     "Combine",
     "Exchange",
     "ExecutionEvent",
@@ -83,6 +87,7 @@ __all__ = [
     "explain_graph",
     "fields_of",
     "footer_of",
+    "has_sessions",
     "holds_one_value",
     "is_one_value",
     "merged_schema",
@@ -107,6 +112,7 @@ __all__ = [
     "unwritable",
     "with_fields",
     "with_nulls_of",
+    "with_sessions",
     "with_spark_type",
     "without_deadlocks",
 ]

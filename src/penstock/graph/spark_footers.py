@@ -2,8 +2,8 @@
 """Spark's JSON of the columns of a Parquet file, which its footer keeps: types for which Parquet has none.
 
 Vectors and other user-defined types, variants, geometries and intervals are structs and numbers in a file. Spark
-writes what they are into the footer, and takes a file's columns from there. So a stream of such a file has Spark's
-types, and files of ours with such columns say so as Spark's do.
+writes what they are into the footer, and which windows are sessions, and takes a file's columns from there. So a
+stream of such a file has Spark's types, and files of ours with such columns say so as Spark's do.
 
 Limits: Arrow has no months in PySpark, a variant in parts (shredded) is no longer a pair of bytes, and geometries are
 bytes of a kind that Arrow does not write: `unreadable` and `unwritable`.
@@ -19,7 +19,17 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.graph.nullability import fields_of, with_fields
-from penstock.graph.spark_types import collated, is_one_value, spark_type, type_json, type_text, with_spark_type
+from penstock.graph.spark_types import (
+    SESSIONS,
+    collated,
+    has_sessions,
+    is_one_value,
+    spark_type,
+    type_json,
+    type_text,
+    with_sessions,
+    with_spark_type,
+)
 
 FOOTER = b"org.apache.spark.sql.parquet.row.metadata"
 """The key of the JSON among a file's."""
@@ -68,11 +78,14 @@ def footer_of(schema: pa.Schema) -> dict[bytes, bytes]:
 
 def _is_own(field: pa.Field) -> bool:
     name = spark_type(field)
-    return name is not None or field.type == _MICROS or any(map(_is_own, fields_of(field.type)))
+    return (
+        name is not None or field.type == _MICROS or has_sessions(field) or any(map(_is_own, fields_of(field.type)))
+    )
 
 
 def _json_field(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": _json_type(field), "nullable": field.nullable, "metadata": {}}
+    beside = {SESSIONS: True} if has_sessions(field) else {}
+    return {"name": field.name, "type": _json_type(field), "nullable": field.nullable, "metadata": beside}
 
 
 def _json_type(field: pa.Field) -> Any:
@@ -108,7 +121,9 @@ def _named_fields(fields: list[pa.Field], own: list[dict[str, Any]]) -> list[pa.
 
 
 def _named_field(field: pa.Field, own: dict[str, Any]) -> pa.Field:
-    return _named(field, own["type"], own.get("metadata", {}).get(_COLLATIONS, {}), str(own["name"]))
+    beside = own.get("metadata", {})
+    named = _named(field, own["type"], beside.get(_COLLATIONS, {}), str(own["name"]))
+    return with_sessions(named, are_sessions=beside.get(SESSIONS, False))
 
 
 def _named(field: pa.Field, own: Any, collations: Mapping[str, str], path: str) -> pa.Field:

@@ -18,6 +18,10 @@ SPARK_TYPE = b"SPARK::type"
 
 _VALUES = ("variant", "geometry", "geography")
 _MARKS = {name.encode() for name in _VALUES}
+SESSIONS = "spark.sessionWindow"
+"""Spark's name of the metadata of a column of sessions, under whatever name and after whatever verbs."""
+_SESSIONS = {SESSIONS.encode(): b"true"}
+
 _COLLATED = "string collate "
 _BINARY = "UTF8_BINARY"
 
@@ -51,6 +55,16 @@ def is_one_value(kind: pa.DataType) -> bool:
 def holds_one_value(kind: pa.DataType) -> bool:
     """Tell whether a type is a variant or a geometry, or has one inside."""
     return is_one_value(kind) or any(holds_one_value(field.type) for field in _children(kind))
+
+
+def has_sessions(field: pa.Field) -> bool:
+    """Tell whether the windows of a column are sessions: those that touch are one where they are grouped again."""
+    return _SESSIONS.items() <= (field.metadata or {}).items()
+
+
+def with_sessions(field: pa.Field, *, are_sessions: bool = True) -> pa.Field:
+    """The field as a column of sessions; unchanged if they are none."""
+    return field.with_metadata({**(field.metadata or {}), **_SESSIONS}) if are_sessions else field
 
 
 def type_text(value: object) -> str:

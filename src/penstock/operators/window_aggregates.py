@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from penstock.graph import INTERNAL
+from penstock.graph import INTERNAL, with_sessions
 from penstock.operators.aggregate_operators import AggregationPlan
 from penstock.operators.aggregates import ALL_COLUMNS, Aggregation
 from penstock.operators.group_merges import boolean_array
@@ -23,7 +23,6 @@ from penstock.operators.keys import Groups
 from penstock.operators.times import Times
 from penstock.operators.windows import (
     END,
-    SESSIONS,
     START,
     FixedWindows,
     Mask,
@@ -90,8 +89,8 @@ class WindowPlan:
         self.state_schema = self._plan.state_schema
         kind = window_kind(spec.schema.field(spec.windows.column).type)
         given = {item.name: item for item in self._plan.result_schema}
-        mark = SESSIONS if spec.windows.are_sessions else None
-        given[spec.windows.name] = pa.field(spec.windows.name, kind, nullable=False, metadata=mark)
+        window = pa.field(spec.windows.name, kind, nullable=False)
+        given[spec.windows.name] = with_sessions(window, are_sessions=spec.windows.are_sessions)
         names = [*spec.columns, *(item.name for item in spec.aggregations)]
         self.result_schema = pa.schema([given[name] for name in names])
 

@@ -36,8 +36,6 @@ from penstock.record.layout import fixed_values, int64_array
 START, END = f"{INTERNAL}start", f"{INTERNAL}end"
 """The columns in which the bounds of panes and sessions travel."""
 Mask = npt.NDArray[np.bool_]
-SESSIONS = {b"spark.sessionWindow": b"true"}
-"""Spark's metadata of a column of sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +201,6 @@ def is_window(kind: pa.DataType) -> bool:
     if not pt.is_struct(kind) or {field.name for field in kind} != {"start", "end"}:
         return False
     return all(pt.is_timestamp(field.type) for field in kind)
-
-
-def has_sessions(field: pa.Field) -> bool:
-    """Tell whether the windows of a column are sessions, under whatever name and after whatever verbs."""
-    return SESSIONS.items() <= (field.metadata or {}).items()
 
 
 def window_kind(kind: pa.DataType) -> pa.DataType:

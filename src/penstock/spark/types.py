@@ -33,13 +33,20 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import SchemaError
-from penstock.graph import collated, spark_type, type_json, type_text, with_spark_type
+from penstock.graph import (
+    SESSIONS,
+    collated,
+    has_sessions,
+    spark_type,
+    type_json,
+    type_text,
+    with_sessions,
+    with_spark_type,
+)
 from penstock.operators.layouts import Differences, MisfitError, fitted
-from penstock.operators.windows import SESSIONS, has_sessions
 
 _TIMEZONE = "UTC"
 _WIDER = Differences(widens=True)
-(_SESSIONS,) = (name.decode() for name in SESSIONS)
 _STRUCTS = (UserDefinedType, VariantType, GeometryType, GeographyType)
 
 _RENAMED = {
@@ -101,8 +108,7 @@ def _arrow_field(field: StructField) -> pa.Field:
             f"column {field.name!r} of type {field.dataType.simpleString()} has no Arrow form in PySpark, so a Python"
             " stage cannot take it: cast it first (an interval to a number of months, or to its text), or drop it"
         ) from error
-    found = _named(found, field.dataType)
-    return found.with_metadata({**(found.metadata or {}), **SESSIONS}) if _SESSIONS in field.metadata else found
+    return with_sessions(_named(found, field.dataType), are_sessions=SESSIONS in field.metadata)
 
 
 def _named(field: pa.Field, kind: Any) -> pa.Field:
@@ -133,7 +139,7 @@ def _struct_field(field: pa.Field) -> StructField:
         (found,) = cast("StructType", from_arrow_schema(pa.schema([plain]))).fields
     except Exception as error:
         raise SchemaError(f"column {field.name!r} is {field.type}, for which Spark has no type: {error}") from error
-    mark = {_SESSIONS: True} if has_sessions(field) else None
+    mark = {SESSIONS: True} if has_sessions(field) else None
     return StructField(field.name, _typed(found.dataType, field), field.nullable, mark)
 
 
