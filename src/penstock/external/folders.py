@@ -107,7 +107,7 @@ class ServiceFolders:
             try:
                 Path(folder).parent.mkdir(mode=0o700, exist_ok=True)  # no more: its disk may not be mounted any more
                 Path(folder).mkdir(mode=0o700)
-            except FileNotFoundError as error:  # its parent was removed meanwhile, as nothing was in it
+            except (FileNotFoundError, FileExistsError) as error:  # its parent, being empty, was removed meanwhile
                 if is_last:
                     raise self._failed(folder, error) from error
             except OSError as error:
