@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from effort import with_all
 from penstock.api.stream import Stream
 from penstock.errors import PlanError, SchemaError, SlotsError
 from penstock.graph import regions
@@ -36,7 +37,7 @@ def source(rows: pa.Table = ROWS, partitions: int = 3, size: int = 700) -> Strea
     return fromBatches(pa.Table.from_batches(rows.to_batches(max_chunksize=size), rows.schema), partitions)
 
 
-@pytest.mark.parametrize("settings", [Settings(), BLOCKING, TINY], ids=["pipelined", "blocking", "spilled"])
+@pytest.mark.parametrize("settings", [Settings(), with_all(BLOCKING), TINY], ids=["pipelined", "blocking", "spilled"])
 @pytest.mark.parametrize(
     ("columns", "ascending", "nulls"),
     [

@@ -108,7 +108,7 @@ def test_a_finished_producers_slot_is_free_while_its_partition_is_read(
     assert len(files(tmp_path)) == count
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, 2))
 def test_a_killed_writers_files_go(
     harness: LocalHarness, task: Callable[..., subprocess.Popen[str]], tmp_path: Path, kind: str
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_killed_writers_files_go(
     assert (figures["segments_guaranteed"], figures["partitions"]) == (0, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, 2))
 def test_a_full_disk_fails_the_partition_and_gives_the_space_back(
     harness: LocalHarness, task: Callable[..., subprocess.Popen[str]], tmp_path: Path, kind: str
 ) -> None:

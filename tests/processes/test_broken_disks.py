@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import with_all
 from penstock.errors import JobError
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
@@ -106,7 +107,7 @@ def files(folder: Path) -> list[Path]:
 
 
 @MODES
-@pytest.mark.parametrize("killed", [False, True], ids=["", "and a kill"])
+@pytest.mark.parametrize("killed", [with_all(False), True], ids=["", "and a kill"])
 def test_a_job_goes_on_in_the_other_directory(
     nursery: Nursery, tmp_path: Path, disks: list[Path], make: list[Cluster], mode: str, killed: bool
 ) -> None:
@@ -140,7 +141,7 @@ def test_where_the_only_disk_is_full_the_job_fails_soon_and_says_so(
 
 
 @MODES
-@pytest.mark.parametrize("others", [0, 1], ids=["the only one", "one of two"])
+@pytest.mark.parametrize("others", [with_all(0), 1], ids=["the only one", "one of two"])
 def test_a_directory_that_is_removed_costs_what_lay_there(
     nursery: Nursery, tmp_path: Path, make: list[Cluster], mode: str, others: int
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import fs
 
 from cut_cluster import CutCluster
+from effort import with_all
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
@@ -48,7 +49,7 @@ def cut(nursery: Nursery) -> Iterator[CutCluster]:
 
 @pytest.mark.parametrize(
     ("mode", "phase"),
-    [("pipelined", "writing"), ("hybrid", "writing"), ("blocking", "writing"), ("blocking", "reading")],
+    [("pipelined", "writing"), ("hybrid", "writing"), with_all("blocking", "writing"), ("blocking", "reading")],
 )
 def test_a_connection_that_breaks_costs_no_row_and_no_restart(
     cut: CutCluster, tmp_path: Path, mode: str, phase: str

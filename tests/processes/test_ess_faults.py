@@ -106,6 +106,7 @@ def test_a_restart_in_mid_data_is_waited_out(tmp_path: Path, remembers: bool) ->
         process.close()
 
 
+@pytest.mark.thorough
 def test_a_pause_is_waited_out(service: EssHarness, exchange: ConformanceExchange) -> None:
     """A service that stands still for less than the timeout costs time and nothing else."""
     producer = written(exchange)
@@ -164,6 +165,7 @@ def test_damage_is_found(service: EssHarness, exchange: ConformanceExchange, dam
     assert caught.value.partition == producer.descriptor.partition.to_wire()
 
 
+@pytest.mark.thorough
 def test_a_full_disk_fails_the_task_and_the_next_one_fits(tmp_path: Path) -> None:
     """The writer's files are on the disk of its executor: an error that names the folder, and room again."""
     process = EssProcess(tmp_path / "ess")

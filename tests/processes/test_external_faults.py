@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from effort import THOROUGH
+from effort import THOROUGH, with_all
 from external_harness import SECRET, ExternalHarness
 from external_process import ExternalProcess
 from faulty_proxy import HANDSHAKE
@@ -375,7 +375,7 @@ def full_soon(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-@pytest.mark.parametrize("reserve", ["0", "8m"])
+@pytest.mark.parametrize("reserve", [with_all("0"), "8m"])
 def test_a_full_disk_fails_the_partition_and_frees_its_files(tmp_path: Path, full_soon: Path, reserve: str) -> None:
     """The task's error says what to do about the service's disk, readers hear the cause, and the next one fits."""
     harness, exchange = limited(tmp_path / "h", "--reserve", reserve)

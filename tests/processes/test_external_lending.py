@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import with_all
 from ess_process import free_port
 from external_harness import ExternalHarness
 from external_process import ExternalProcess
@@ -157,7 +158,7 @@ def test_a_partition_that_is_released_while_it_is_read_is_an_error(
         rows_left(consumer)
 
 
-@pytest.mark.parametrize("lending", ["true", "false"])
+@pytest.mark.parametrize("lending", ["true", with_all("false")])
 def test_an_application_that_ends_while_it_is_read_is_an_error(tmp_path: Path, lending: str) -> None:
     """As when its lease ends: all of it goes at once, and its reader hears so, either way.
 
@@ -181,7 +182,7 @@ def test_an_application_that_ends_while_it_is_read_is_an_error(tmp_path: Path, l
         harness.close()
 
 
-@pytest.mark.parametrize("lending", ["true", "false"])
+@pytest.mark.parametrize("lending", ["true", with_all("false")])
 @pytest.mark.parametrize(
     ("damage", "error"), [(flip, IncompleteDataError), (cut, IncompleteDataError), (Path.unlink, PartitionLostError)]
 )

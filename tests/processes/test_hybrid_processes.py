@@ -35,7 +35,7 @@ from underway import listed
 pytestmark = pytest.mark.processes
 
 HOST, OTHER = "a", "b"
-HOSTS = pytest.mark.parametrize("host", [HOST, OTHER], ids=["beside", "elsewhere"])
+HOSTS = pytest.mark.parametrize("host", [with_all(HOST), OTHER], ids=["beside", "elsewhere"])
 KINDS = pytest.mark.parametrize(
     "kind", [PartitionKind.HYBRID_FULL, PartitionKind.HYBRID_SELECTIVE], ids=lambda kind: kind.label
 )

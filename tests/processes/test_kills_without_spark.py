@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import with_all
 from local_harness import LocalHarness
 from penstock.link.calls import GetStatistics
 from penstock.link.rendezvous import Rendezvous, base_folder, rendezvous, sweep
@@ -144,7 +145,7 @@ def wait_idle(harness: LocalHarness) -> float:
         pause.wait(0.01)
 
 
-@pytest.mark.parametrize("forks", ["", "forks"])
+@pytest.mark.parametrize("forks", [with_all(""), "forks"])
 def test_killed_writer(harness: LocalHarness, task: Callable[..., subprocess.Popen[str]], forks: str) -> None:
     """Its reader gets an error that names the producer, never a clean end; all segments come back."""
     writer = task("writer", forks)
@@ -158,7 +159,7 @@ def test_killed_writer(harness: LocalHarness, task: Callable[..., subprocess.Pop
     assert wait_idle(harness) < DEADLINE
 
 
-@pytest.mark.parametrize("forks", ["", "forks"])
+@pytest.mark.parametrize("forks", [with_all(""), "forks"])
 def test_killed_reader(harness: LocalHarness, task: Callable[..., subprocess.Popen[str]], forks: str) -> None:
     """The segments that it held come back; its producer can end."""
     writer = task("writer")

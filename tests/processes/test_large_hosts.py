@@ -47,7 +47,7 @@ PIPELINED, HYBRID = PartitionKind.PIPELINED_BOUNDED, PartitionKind.HYBRID_FULL
         with_all(PIPELINED, 64, 64),
         with_all(PIPELINED, 128, 128),
         (PIPELINED, 16, 1000),
-        (HYBRID, 64, 64),
+        with_all(HYBRID, 64, 64),
     ],
 )
 def test_wide_exchanges_fit(harness: LocalHarness, kind: PartitionKind, writers: int, subpartitions: int) -> None:

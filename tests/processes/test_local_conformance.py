@@ -34,7 +34,7 @@ class TestLocalService(StreamConformance, OvertakingConformance, ShuffleServiceC
     """Every kind the local service has in this version."""
 
     # Of the approximate kind readers and producers outlive each other, which is the opposite of what is asked here.
-    kinds = tuple(kind for kind in LocalShuffleService.capabilities.kinds if not kind.reattaches)
+    kinds = some_of([kind for kind in LocalShuffleService.capabilities.kinds if not kind.reattaches], 2)
     clog_limit = 16 << 20
     request_timeout = 10.0
 

@@ -154,7 +154,7 @@ def cluster(folder: Path) -> Iterator[ProcessCluster]:
         yield made
 
 
-@pytest.mark.parametrize("case", some_of(CASES, 5), ids=lambda case: case.title)
+@pytest.mark.parametrize("case", some_of(CASES, 8), ids=lambda case: case.title)
 def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, folder: Path, case: Case) -> None:
     """The stage and the cause, in words; on the page the phase too."""
     page = JobStore()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import with_all
 from penstock.settings import Settings
 from penstock.testing import DEADLINE, wait_until
 from penstock_torture import gates as gated
@@ -60,7 +61,7 @@ def paused(pid: int, seconds: float, *touched: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "phase"), [("pipelined", "writing"), ("blocking", "reading"), ("hybrid", "writing")]
+    ("mode", "phase"), [("pipelined", "writing"), with_all("blocking", "reading"), with_all("hybrid", "writing")]
 )
 def test_a_driver_that_pauses_loses_nothing(cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str) -> None:
     """The reports of tasks and environments meanwhile are taken afterwards: right rows, and nothing ran again."""

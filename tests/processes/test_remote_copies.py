@@ -74,6 +74,7 @@ def known_at(cluster: RemoteCluster, times: int) -> None:
     wait_until(lambda: cluster.times_known() == times, "the manager to know the worker again")
 
 
+@pytest.mark.thorough
 def test_a_copy_is_refused_while_the_first_lives(cluster: RemoteCluster) -> None:
     """The first goes on, also where it stands still as the copy comes; the copy with an empty folder is a worker."""
     first = cluster.workers[0]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from effort import with_all
 from penstock.errors import ControlError, PartitionReleasedError, PenstockError, StorageError
 from penstock.shuffle import PartitionKind
 from penstock.testing import DEADLINE
@@ -112,7 +113,7 @@ def with_a_broken_disk(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch)
     return FailingManager(cluster, break_it, flag.unlink)
 
 
-@pytest.fixture(params=["full", "EIO", "EROFS"])
+@pytest.fixture(params=["full", with_all("EIO"), with_all("EROFS")])
 def failing(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FailingManager]:
@@ -216,7 +217,7 @@ def test_a_worker_that_comes_meanwhile_is_taken_afterwards(failing: FailingManag
     assert " is lost: " not in cluster.manager.log.read_text()
 
 
-@pytest.mark.parametrize("kind", ["full", "EIO"])
+@pytest.mark.parametrize("kind", [with_all("full"), "EIO"])
 def test_a_manager_that_can_t_read_its_log_either_ends(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

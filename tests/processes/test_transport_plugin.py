@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import with_all
 from penstock.connection.sockets import TcpTransport
 from penstock.testing import DEADLINE, wait_until
 from penstock_torture import gates as gated
@@ -39,7 +40,7 @@ def cluster(scheme: str) -> Iterator[ProcessCluster]:
         cluster.close()
 
 
-@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
+@pytest.mark.parametrize("mode", ["pipelined", with_all("blocking")])
 def test_a_job_runs_over_another_transport(cluster: ProcessCluster, scheme: str, tmp_path: Path, mode: str) -> None:
     """All rows are there; nothing but the setting says so."""
     gates = Gates(str(tmp_path))

@@ -192,6 +192,7 @@ def test_rows_spread_evenly(what: str, n: int) -> None:
     assert chi < (n - 1) + 6 * (2 * (n - 1)) ** 0.5
 
 
+@pytest.mark.thorough
 def test_no_collisions_among_many_keys() -> None:
     """A million keys, a million hashes."""
     rng = np.random.default_rng(5)

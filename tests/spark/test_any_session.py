@@ -125,6 +125,7 @@ def test_spark_submit(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> No
         child.expect("AGAIN 1000")
 
 
+@pytest.mark.thorough
 def test_shell(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The `pyspark` shell with its own `spark`: an action, an interrupted one, the next."""
     monkeypatch.setenv("PENSTOCK_A_DAY_PARTS", "1")

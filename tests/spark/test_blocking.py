@@ -63,6 +63,7 @@ def test_the_slot_of_a_finished_producer_is_free(spark: Any, numbers: str) -> No
         narrow.run()
 
 
+@pytest.mark.thorough
 def test_the_mode_of_the_whole_job_is_a_setting(spark: Any, numbers: str) -> None:
     """With spark.penstock.shuffle.mode=blocking three exchanges run one after the other on slots for one."""
     spark.conf.set("spark.penstock.shuffle.mode", "blocking")

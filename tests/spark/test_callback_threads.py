@@ -104,6 +104,7 @@ def test_threads_of_the_user_leave_nothing(spark: Any, action: str) -> None:
     wait_until(are_gone, "connections of ended and idle threads are gone")
 
 
+@pytest.mark.thorough
 def test_actions_of_several_threads_disturb_each_other_not(spark: Any) -> None:
     """Callbacks of one action close what ended ones have left, while those of others are under way."""
     gate = threading.Barrier(4)

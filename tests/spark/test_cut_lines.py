@@ -14,7 +14,6 @@ import pytest
 
 import penstock
 from cuttable_proxy import CuttableProxy
-from effort import with_all
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.spark.application import Application
 from penstock.testing import wait_until
@@ -22,7 +21,7 @@ from penstock_torture.grid import HeldSparkJob, restarts_of
 from sessions import SLOTS, Kind, Sessions
 from underway import listed
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 CUT = Kind(f"local[{SLOTS}]", SLOTS, (("spark.penstock.restart.strategy", "none"),))
 """A session of its own: its environment is to reach the driver through a proxy."""
@@ -69,7 +68,7 @@ def cut_session(sessions: Sessions, line: Line) -> Iterator[Any]:
     sessions.stop()
 
 
-@pytest.mark.parametrize("mode", ["pipelined", with_all("hybrid"), with_all("blocking")])
+@pytest.mark.parametrize("mode", ["pipelined", "hybrid", "blocking"])
 def test_a_job_goes_on_through_a_cut(cut_session: Any, line: Line, tmp_path: Path, mode: str) -> None:
     """In mid-job, while producers hold rows back; without restarts anything lost would fail the job."""
     job = HeldSparkJob(cut_session, mode, str(tmp_path))

@@ -134,6 +134,7 @@ def test_broken_off_reads(spark: Any, counting: Counting) -> None:
     probe.wait_as_before(before)
 
 
+@pytest.mark.thorough
 def test_checkpoint_and_cache(spark: Any, counting: Counting) -> None:
     """Cached and locally checkpointed copies are read from Spark; the job ran once."""
     stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).mapInArrow(counting.stage(), "id long")
@@ -145,6 +146,7 @@ def test_checkpoint_and_cache(spark: Any, counting: Counting) -> None:
     assert counting.runs() == 2
 
 
+@pytest.mark.thorough
 def test_a_result_in_several_pipelines(spark: Any, counting: Counting) -> None:
     """One result read by two further pipelines, and joined with one of them."""
     stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).mapInArrow(counting.stage(), "id long")
@@ -231,7 +233,7 @@ def mixed(spark: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", some_of(["keyBy", "rebalance", "rescale", "random", "toOne", "broadcast", "partitionCustom"], 3)
+    "kind", some_of(["keyBy", "rebalance", "rescale", "random", "toOne", "broadcast", "partitionCustom"], 6)
 )
 def test_every_exchange_keeps_every_row(mixed: Any, kind: str) -> None:
     """Each row arrives once (at each consumer of a broadcast), with its values."""

@@ -142,6 +142,7 @@ def test_one_over_another_and_behind_a_key(spark: Any, source: Stream, tmp_path:
     assert runs(tmp_path) == 2
 
 
+@pytest.mark.thorough
 def test_more_partitions_than_slots(spark: Any, source: Stream, tmp_path: Path) -> None:
     """Twenty partitions that a blocking exchange filled are kept, read by fewer tasks, and written as files."""
     wide = source.rebalance(20, mode="blocking").persist()

@@ -86,6 +86,7 @@ def test_same_result_twice_in_one_plan(counted: Any) -> None:
     assert marks() == 2
 
 
+@pytest.mark.thorough
 def test_join_of_two_results(spark: Any) -> None:
     """Two lazy results in one plan; explaining it runs neither."""
     left = penstock.repartition(spark.range(1000), 2, "id")
@@ -95,6 +96,7 @@ def test_join_of_two_results(spark: Any) -> None:
     assert joined.count() == 500
 
 
+@pytest.mark.thorough
 def test_result_feeds_another_pipeline(spark: Any) -> None:
     """A result is a DataFrame like any other; the inner job gets its slots before the outer one takes its own."""
     inner = penstock.repartition(spark.range(1000), 4, "id")
@@ -130,6 +132,7 @@ def test_group_by_matches_spark(spark: Any) -> None:
     assert {row.k: row.total for row in grouped.collect()} == expected
 
 
+@pytest.mark.thorough
 def test_empty_and_narrow_dataframes(spark: Any) -> None:
     """No rows, fewer partitions than subtasks, no operators: all end well."""
     empty = spark.range(0)

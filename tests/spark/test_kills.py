@@ -59,7 +59,7 @@ def no_restarts(spark: Any) -> Iterator[None]:
         ("producers", "run", "fork"),
         with_all("producers", "action", ""),
         with_all("consumers", "run", "multiprocessing"),
-        ("consumers", "action", ""),
+        with_all("consumers", "action", ""),
     ],
 )
 def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: str) -> None:
@@ -114,6 +114,7 @@ def test_killed_environment(spark: Any, folder: Path) -> None:
     print(f"killed environment: {action.ended - began:.2f} s")
 
 
+@pytest.mark.thorough
 def test_killed_environment_between_jobs(spark: Any) -> None:
     """Nobody is there when it dies: the next job starts a new one and sweeps what the old one left."""
     probe = SessionProbe(spark)
@@ -126,7 +127,7 @@ def test_killed_environment_between_jobs(spark: Any) -> None:
     assert len(environments) == 1
 
 
-@pytest.mark.parametrize("how", ["its own job", "everything"])
+@pytest.mark.parametrize("how", [with_all("its own job"), "everything"])
 def test_cut_off_dataframe_is_never_complete(spark: Any, folder: Path, how: str) -> None:
     """The Spark job that feeds a DataFrame is cancelled in mid-data; its task sees a clean end, the job does not."""
     go = folder / "go"

@@ -56,11 +56,11 @@ def all_closed(folder: Path, name: str = "producer") -> bool:
     ("how", "mode"),
     [
         ("keyBy", "pipelined"),
-        ("keyBy", "hybrid"),
+        with_all("keyBy", "hybrid"),
         ("rebalance", "pipelined"),
         with_all("rebalance", "hybrid_selective"),
         with_all("broadcast", "pipelined"),
-        ("broadcast", "hybrid"),
+        with_all("broadcast", "hybrid"),
     ],
 )
 def test_a_limit_ends_a_stage_without_an_end(spark: Any, tmp_path: Path, how: str, mode: str) -> None:
@@ -95,7 +95,9 @@ def test_what_the_rows_are_used_for_behind_the_limit(spark: Any, tmp_path: Path)
     assert all_closed(tmp_path)
 
 
-@pytest.mark.parametrize(("how", "endless_is_left"), [("inner", True), ("inner", False), ("left_semi", True)])
+@pytest.mark.parametrize(
+    ("how", "endless_is_left"), [with_all("inner", True), ("inner", False), with_all("left_semi", True)]
+)
 def test_an_empty_side_of_a_join_ends_the_other(spark: Any, tmp_path: Path, how: str, endless_is_left: bool) -> None:
     """Whichever side is empty, the one that is collected or the one that is streamed past it."""
     empty = penstock.fromDataFrame(spark.range(0, 10, 1, 2).where("id < 0")).keyBy("id", numPartitions=2)

@@ -162,7 +162,7 @@ RUN = ("union by name with less", "filter behind a union", "choices", "aggregate
 """Verbs of which the rows are compared too; they do all that the others do."""
 
 
-@pytest.mark.parametrize("verb", some_of(list(VERBS), 3))
+@pytest.mark.parametrize("verb", some_of(list(VERBS), 5))
 def test_schemas_and_rows_are_sparks(frames: tuple[Any, Any], verb: str) -> None:
     """Each verb gives Spark's types, Spark's nullability at every depth, and Spark's rows."""
     theirs, ours = VERBS[verb]

@@ -26,7 +26,7 @@ def session(spark: Any) -> Iterator[Any]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("program", some_of(PROGRAMS, 3), ids=lambda program: program.name.replace(" ", "-"))
+@pytest.mark.parametrize("program", some_of(PROGRAMS, 6), ids=lambda program: program.name.replace(" ", "-"))
 def test_both_forms_give_the_same_rows(session: Any, program: Program, tmp_path: Path) -> None:
     """Once each, on a few thousand rows; there are rows to compare."""
     program.write(tmp_path, ROWS)

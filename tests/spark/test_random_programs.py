@@ -18,13 +18,14 @@ SEEDS = range(15)
 SMALL = Shape(rows=(0, 1, 20, 60), steps=4, folders=0.0)
 
 
-@pytest.mark.parametrize("seed", some_of(SEEDS, 2))
+@pytest.mark.parametrize("seed", some_of(SEEDS, 4))
 def test_a_program_gives_what_pyspark_gives(spark: Any, seed: int) -> None:
     """The same rows, types and nullability, an error on both sides, or a difference that a page names."""
     ending = run.run_program(seed, spark, SMALL)
     assert ending.outcome in run.WELL, f"{ending.said}\n{ending.text}"
 
 
+@pytest.mark.thorough
 def test_a_seed_repeats_itself(spark: Any) -> None:
     """The same text from the same seed, another from another."""
     shape = Shape(rows=(1,), steps=2, folders=0.0)

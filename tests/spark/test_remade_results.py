@@ -87,7 +87,8 @@ def written_rows(stream: Stream, folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("reader", "action"), [("rows", counted_rows), ("collected", collected_rows), ("rows", written_rows)]
+    ("reader", "action"),
+    [with_all("rows", counted_rows), ("collected", collected_rows), with_all("rows", written_rows)],
 )
 def test_an_action_whose_result_is_lost_before_it_is_read(
     spark: Any,
@@ -140,7 +141,7 @@ def files_of_results(spark: Any) -> int:
     return len([name for name in SessionProbe(spark).files() if name.startswith(f"{last_job(spark)}-")])
 
 
-@pytest.mark.parametrize(("partitions", "mode"), [(3, "pipelined"), with_all(16, "blocking"), (16, "auto")])
+@pytest.mark.parametrize(("partitions", "mode"), [with_all(3, "pipelined"), with_all(16, "blocking"), (16, "auto")])
 def test_lost_with_their_environment(spark: Any, numbers: str, partitions: int, mode: str) -> None:
     """Between two actions: the second one, by the same plan, has the right rows; the third reads what is there."""
     frame = counted(spark, numbers, partitions, mode).toDF()
@@ -155,6 +156,7 @@ def test_lost_with_their_environment(spark: Any, numbers: str, partitions: int, 
     assert last_job(spark) == made
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_behind(spark: Any, numbers: str) -> None:
     """After the loss, the re-making and another loss: no job, slot, task or memory; the partitions once."""
     probe = SessionProbe(spark)
@@ -272,6 +274,7 @@ def gated(folder: str) -> Stage:
     return stage
 
 
+@pytest.mark.thorough
 def test_a_cancelled_action_does_not_take_the_job_with_it(spark: Any, numbers: str, tmp_path: Path) -> None:
     """Its tasks, which worked for the job, are killed; the job goes on with workers of its own."""
     probe = SessionProbe(spark)
@@ -356,6 +359,7 @@ def one_after_the_other(spark: Any, numbers: str, partitions: int) -> None:
     assert SessionProbe(spark).jobs() == []
 
 
+@pytest.mark.thorough
 def test_one_slot(sessions: Sessions, numbers: str) -> None:
     """FIFO, eight partitions and the only slot. Most tests above have half as many slots as partitions."""
     one_after_the_other(sessions.of(Kind("local[1]", 1)), numbers, 8)

@@ -84,6 +84,7 @@ def test_same_place(source: Any, name: str) -> None:
     compared(source, f"k_{name}")
 
 
+@pytest.mark.thorough
 def test_several_columns(source: Any) -> None:
     """The hash goes on from column to column, nulls in between included."""
     compared(source, "k_int", "k_string", "k_decimal_large", "k_double")

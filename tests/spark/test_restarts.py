@@ -47,6 +47,7 @@ def test_a_kill_in_mid_job_is_mended(
     assert set(restarted) <= set(outcome.restarted)
 
 
+@pytest.mark.thorough
 def test_two_kills_one_after_the_other(spark: Any, tmp_path: Path) -> None:
     """The second one hits what the first restart made; all is given back at the end."""
     probe = SessionProbe(spark)

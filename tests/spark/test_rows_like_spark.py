@@ -197,7 +197,7 @@ def test_keys_of_functions_over_frames(spark: Any) -> None:
 @pytest.mark.parametrize(
     "names",
     some_of(
-        [["a.b", "k"], ["1", "k"], ["`", "k"], ["", "k"], ["a", "a", "k"], ["*", "a b", "k"], ["a", "A", "k"]], 3
+        [["a.b", "k"], ["1", "k"], ["`", "k"], ["", "k"], ["a", "a", "k"], ["*", "a b", "k"], ["a", "A", "k"]], 4
     ),
 )
 def test_names_that_spark_has(spark: Any, names: list[str]) -> None:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from effort import THOROUGH
 from endless_jobs import Action
 from external_process import ExternalProcess
 from penstock import client
@@ -30,14 +29,14 @@ from sessions import Kind, Sessions
 from standalone import StandaloneCluster
 from underway import below, listed, of_this_run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 ROWS = 20_000
 PRODUCERS = 4
 DYNAMIC = (
     ("spark.dynamicAllocation.enabled", "true"),
     ("spark.dynamicAllocation.minExecutors", "0"),
-    ("spark.dynamicAllocation.maxExecutors", "2" if THOROUGH else "1"),
+    ("spark.dynamicAllocation.maxExecutors", "2"),
     ("spark.dynamicAllocation.executorIdleTimeout", "60s"),
     ("spark.shuffle.service.enabled", "true"),
     ("spark.penstock.shuffle.service", "spark_ess"),
@@ -142,7 +141,6 @@ def test_executors_that_are_killed_take_no_rows_along(spark: Any, cluster: Stand
     assert len(marks(tmp_path / "producers")) == produced
 
 
-@pytest.mark.thorough
 def test_a_result_outlives_executors_and_the_service(spark: Any, cluster: StandaloneCluster, tmp_path: Path) -> None:
     """It is read again after both were killed and the Worker was started anew; nothing runs again for it."""
     (tmp_path / "go").touch()
@@ -156,7 +154,6 @@ def test_a_result_outlives_executors_and_the_service(spark: Any, cluster: Standa
     assert (len(marks(tmp_path / "producers")), len(marks(tmp_path / "consumers"))) == before
 
 
-@pytest.mark.thorough
 def test_a_host_service_keeps_rows_through_kills_of_all_that_made_them(
     spark: Any, cluster: StandaloneCluster, host_service: ExternalProcess, tmp_path: Path
 ) -> None:

@@ -179,7 +179,7 @@ def newest(rows: Rows) -> Rows:
 @pytest.mark.parametrize(
     ("verb", "processor", "compared"),
     [
-        ("transformWithState", Violations, newest),
+        with_all("transformWithState", Violations, newest),
         with_all("transformWithStateInPandas", ViolationsInPandas, newest),
         ("transformWithState", Collections, newest),
         with_all("transformWithState", Forgetful, sorted),

@@ -47,7 +47,7 @@ def under(folder: Path) -> set[Path]:
 # --- Delta Lake
 
 
-@pytest.mark.parametrize("keys", [(), with_all(("year",)), ("year", "word")])
+@pytest.mark.parametrize("keys", [(), with_all(("year",)), with_all(("year", "word"))])
 def test_delta_tables_come_back(spark: Any, delta: Any, tmp_path: Path, keys: tuple[str, ...]) -> None:
     """The library and our reader see the rows of one commit, of two, of a replacing one."""
     place, stream = tmp_path / "t", stream_of(spark, ROWS)

@@ -47,6 +47,7 @@ def dying(wish: Path, columns: list[str]) -> Callable[[Iterator[pa.RecordBatch]]
     return function
 
 
+@pytest.mark.thorough
 def test_killed_task_begins_anew_alone(spark: Any, tmp_path: Path) -> None:
     """Reported lost are exactly the rows that the sink never got; no row came twice, and checkpoints go on."""
     found, missing, doubled = of_killed_task(spark, tmp_path, {})

@@ -56,7 +56,7 @@ def session(spark: Any, mode: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("number", "mode"),
-    [*((number, "blocking") for number in some_of(QUERIES, 4)), *((number, "pipelined") for number in LONGEST)],
+    [*((number, "blocking") for number in some_of(QUERIES, 8)), *((number, "pipelined") for number in LONGEST)],
 )
 def test_the_answer_is_duckdbs(example: ModuleType, session: Any, tables: str, number: int, capsys: Any) -> None:
     """Row for row in order, decimals to the last digit; blocking exchanges, and all stages at once on eight slots."""

@@ -101,6 +101,7 @@ def test_a_place_that_takes_no_report_is_refused_before_the_work(spark: Any, tmp
     assert listed(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_session_may_have_its_page_from_the_beginning(
     sessions: Sessions, capfd: pytest.CaptureFixture[str]
 ) -> None:

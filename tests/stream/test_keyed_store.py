@@ -43,7 +43,7 @@ SPECS = (
     VariableSpec("map", MAP, pa.schema([("x", pa.float64())]), OWN),
     VariableSpec("dying map", MAP, TEXT, OWN, LIVES),
 )
-SEEDS = some_of(range(64), 16)
+SEEDS = some_of(range(64), 32)
 
 
 def stored(chunks: list[Chunk]) -> dict[str, bytes]:

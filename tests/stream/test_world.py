@@ -19,7 +19,7 @@ from penstock_torture.world import WorldResult, run_world, torture_world
 from penstock_torture.world_days import gone, newest_at
 from penstock_torture.world_shapes import QueryPlace
 
-SEEDS = [*some_of(range(20), 4), 1001, 1019, 1047, 1078]
+SEEDS = [*some_of(range(20), 8), 1001, 1019, 1047, 1078]
 BATCHED = [world.BATCHES + seed for seed in (*some_of(range(6, 60), 54), 2)]
 CONNECTED = [world.CONNECTORS + seed for seed in (*some_of(range(6, 60), 54), 2, 21, 41)]
 

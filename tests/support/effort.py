@@ -18,12 +18,12 @@ _T = TypeVar("_T")
 
 THOROUGH = os.environ.get("PENSTOCK_TEST_EFFORT", "") == "full"
 
-_SHARE = 8
-_FEWEST = 10
+_SHARE = 12
+_FEWEST = 6
 
 
 def examples(number: int) -> int:
-    """Of so many examples: all of them, or an eighth, but some in any case."""
+    """Of so many examples: all of them, or a twelfth, but some in any case."""
     return number if THOROUGH else min(number, max(_FEWEST, number // _SHARE))
 
 

@@ -18,7 +18,7 @@ from penstock_bench import row_ways
 from sessions import Sessions
 from underway import listed
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "count_words.py"
@@ -50,7 +50,6 @@ def test_word_count_is_plain_pythons(tmp_path: Path) -> None:
     assert set(listed(Path(os.environ.get("TMPDIR", "/tmp")), "penstock-wordcount-*")) == before
 
 
-@pytest.mark.thorough
 def test_bench_on_few_rows(sessions: Sessions, capsys: pytest.CaptureFixture[str]) -> None:
     """The first four cases, each with both sides' times."""
     sessions.stop()
@@ -65,7 +64,6 @@ def test_bench_on_few_rows(sessions: Sessions, capsys: pytest.CaptureFixture[str
     assert report["machine"]["cores"] >= 1
 
 
-@pytest.mark.thorough
 def test_ways_of_rows_beside_a_ping(sessions: Sessions, capsys: pytest.CaptureFixture[str]) -> None:
     """A second of each query: the function has had each row once, and the window each key of each of its windows."""
     sessions.stop()
@@ -77,7 +75,6 @@ def test_ways_of_rows_beside_a_ping(sessions: Sessions, capsys: pytest.CaptureFi
     assert all(each["ping"][share] > 0 for each in (function, window) for share in ("50", "99", "99.9"))
 
 
-@pytest.mark.thorough
 def test_a_row_in_two_trees(tmp_path: Path) -> None:
     """A line with the row's CPU seconds on both sides; here both are this checkout."""
     python = tmp_path / ".venv" / "bin" / "python"
@@ -93,7 +90,6 @@ def test_a_row_in_two_trees(tmp_path: Path) -> None:
     assert float(line.split()[4]) > 0
 
 
-@pytest.mark.thorough
 def test_torture_for_some_seconds(tmp_path: Path) -> None:
     """A line for each case, no failures, nothing left."""
     ran = _run("-m", "penstock_torture", "--seed", "3", "--duration", "2", cwd=tmp_path)

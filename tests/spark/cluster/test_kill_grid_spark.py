@@ -29,7 +29,7 @@ CELLS: dict[tuple[str, str, str], tuple[str, str, str]] = {
 """The subtasks that must run again, those that may, and why."""
 
 
-@pytest.mark.parametrize(("mode", "phase", "victim"), some_of(list(CELLS), 2))
+@pytest.mark.parametrize(("mode", "phase", "victim"), some_of(list(CELLS), 3))
 def test_cell_on_a_cluster(cluster: Any, mode: str, phase: str, victim: str) -> None:
     """One kill: the job ends well, every row comes out once, and nothing runs again that need not."""
     outcome = run_cell(cluster, Cell(mode, phase, victim))

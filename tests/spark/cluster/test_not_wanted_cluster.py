@@ -14,13 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from effort import with_all
 from endless_jobs import Action
 from penstock.testing import wait_until
 from rows_without_end import without_end
 from session_probe import mark, marks
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 SCHEMA = "id long, source long"
 
@@ -36,7 +35,7 @@ def held(folder: str) -> Any:
     return stage
 
 
-@pytest.mark.parametrize(("mode", "is_killed"), [("pipelined", True), with_all("hybrid", False)])
+@pytest.mark.parametrize(("mode", "is_killed"), [("pipelined", True), ("hybrid", False)])
 def test_a_limit_ends_stages_on_both_hosts(cluster: Any, tmp_path: Path, mode: str, is_killed: bool) -> None:
     """Also where the reader is killed before it gives a row: its next attempt has enough of the next producers."""
     files = tmp_path / "files"

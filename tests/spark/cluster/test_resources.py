@@ -55,6 +55,7 @@ def test_auto_knows_the_buffers_of_all_environments(cluster: Any) -> None:
     assert runtime.buffers(replace(settings, network=replace(settings.network, memory=0))) == 2 * 4 * each
 
 
+@pytest.mark.thorough
 def test_waves_of_wide_tasks(cluster: Any) -> None:
     """If there are more than fit, they run one after the other."""
     found = wide_stage(cluster, 1, 3, "hybrid").toDF().collect()
@@ -62,6 +63,7 @@ def test_waves_of_wide_tasks(cluster: Any) -> None:
     assert sum(row.rows for row in found) == ROWS
 
 
+@pytest.mark.thorough
 def test_as_many_wide_tasks_as_the_bytes_ask_for(cluster: Any) -> None:
     """If nobody asks for a number, it is chosen when the bytes are known, and each of so many has its task."""
     cluster.conf.set("spark.penstock.blocking.targetBytes", "2k")

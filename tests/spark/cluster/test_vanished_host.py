@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from effort import with_all
 from endless_jobs import Action
 from penstock.errors import SlotsLostError
 from penstock.spark import slots
@@ -27,7 +26,7 @@ from penstock.testing import DEADLINE, wait_until
 from sessions import Sessions
 from underway import listed
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 ROWS = 20_000
 TIMEOUT = "spark.penstock.job.slotsTimeout"
@@ -111,7 +110,7 @@ def host(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     host.come_back()
 
 
-@pytest.mark.parametrize("lazy", [True, with_all(False)])
+@pytest.mark.parametrize("lazy", [True, False])
 def test_a_job_that_was_asked_to_be_pipelined_waits_for_its_host(host: Host, *, lazy: bool) -> None:
     """It is not refused at once, and is planned for what came back: it could do with one reader, and has two."""
     stream = host.stream(mode="pipelined")
@@ -127,7 +126,6 @@ def test_a_job_that_was_asked_to_be_pipelined_waits_for_its_host(host: Host, *, 
         assert [text for _, _, text in outcome.trace_of("slots_granted")] == ["4 of 4"]
 
 
-@pytest.mark.thorough
 def test_a_host_that_stays_away_is_named_with_how_long_it_was_waited_for(host: Host) -> None:
     """In the error, which comes after `slotsTimeout`."""
     host.spark.conf.set(TIMEOUT, "2s")
@@ -142,7 +140,6 @@ def test_a_host_that_stays_away_is_named_with_how_long_it_was_waited_for(host: H
         assert part in str(error)
 
 
-@pytest.mark.thorough
 def test_a_ctrl_c_ends_the_wait_at_once(host: Host) -> None:
     """Also where the action waits in the JVM; `tests/job/test_shrinking.py` has the cancel of one that waits."""
     action = Action(host.stream(mode="pipelined").toDF().count)
@@ -154,7 +151,6 @@ def test_a_ctrl_c_ends_the_wait_at_once(host: Host) -> None:
     assert CAUSE in error, error
 
 
-@pytest.mark.thorough
 def test_a_pipelined_job_that_lost_a_host_goes_on_with_the_slots_left(doomed: Any, tmp_path: Path) -> None:
     """Nobody asked for pipelined, so it is planned again for two slots, within a minute, and ends with all rows."""
     host = Host(doomed, tmp_path)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,8 +40,8 @@ def test_the_folder_above_may_go_meanwhile(tmp_path: Path, monkeypatch: pytest.M
 def test_what_is_there_is_not_taken(tmp_path: Path) -> None:
     """A folder that is there, or a file where its parent should be, is an error that says where."""
     folders = ServiceFolders([tmp_path], 0)
-    os.makedirs(tmp_path / "data" / "ab" / ("0" * 24))
+    (tmp_path / "data" / "ab" / ("0" * 24)).mkdir(parents=True)
     (tmp_path / "data" / "cd").write_bytes(b"")
     for taken in ("ab", "cd"):
-        with pytest.raises(StorageError, match="can't make files in .*/data: "):
+        with pytest.raises(StorageError, match=r"can't make files in .*/data: "):
             folders.make(str(tmp_path / "data" / taken / ("0" * 24)))
