@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from effort import THOROUGH
 from penstock.cli import parser
 
 pytestmark = pytest.mark.spark
@@ -38,7 +39,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "times"), [("tutorial", 2), ("choosing", 1), ("tuning", 1), ("troubleshooting", 1), ("porting", 1)]
+    ("name", "times"),
+    [("tutorial", 2 if THOROUGH else 1), ("choosing", 1), ("tuning", 1), ("troubleshooting", 1), ("porting", 1)],
 )
 def test_a_page_runs_and_prints_what_it_says(
     name: str, times: int, spark: Any, folder: Path, capsys: pytest.CaptureFixture[str]
