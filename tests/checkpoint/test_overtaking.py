@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.checkpoint.alignment import Action, Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier
 from penstock.checkpoint.unaligned import ALWAYS, RowsInFlight, UnalignedBarriers
@@ -352,7 +353,7 @@ class Task:
 MOVES = (*["write", "move", "receive", "process"] * 4, *["barrier"] * 3, "checkpoint", "end", "cancel", "time")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 1 << 32))
 def test_each_row_has_exactly_one_owner(count: int, seed: int) -> None:
     """Of each snapshot: processed, saved by the task, saved by the producer, or sent after the barrier; in order."""

@@ -65,7 +65,7 @@ def checkpoints(handle: JobHandle) -> CheckpointCounts:
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    some_of(list(zip(SHAPES, (CONTINUOUS, AT_CHECKPOINT, CONTINUOUS, AT_CHECKPOINT), strict=True)), 3),
+    some_of(list(zip(SHAPES, (CONTINUOUS, AT_CHECKPOINT, CONTINUOUS, AT_CHECKPOINT), strict=True)), 4),
 )
 def test_a_checkpoint_holds_no_more_than_the_bound(nursery: Nursery, tmp_path: Path, name: str, way: str) -> None:
     """Under full back-pressure, and after two kills, of which the second comes before restored rows are read."""

@@ -122,6 +122,7 @@ def test_a_pause_is_waited_out(service: EssHarness, exchange: ConformanceExchang
     assert first + int(str(rest.join())) == ROWS * BATCHES
 
 
+@pytest.mark.thorough
 def test_a_service_that_stays_silent_is_lost(ess: EssProcess) -> None:
     """It takes connections and answers nobody: after the timeout its partitions are lost, with the reason."""
     conf = {"spark.penstock.ess.secret": SECRET, "spark.penstock.ess.retryTimeout": "2s"}

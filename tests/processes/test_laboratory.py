@@ -17,13 +17,12 @@ from penstock_bench.environment import environment_pids
 from penstock_lab.options import LabOptions
 from penstock_lab.runs import run
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
 SHORT = LabOptions(seconds=1.0, rate=150.0)
 """Few batches, so that a busy machine keeps up with them."""
 
 
-@pytest.mark.thorough
 def test_one_stuck_consumer_stops_the_other_under_tcp_alone() -> None:
     """Loosely: under credit the healthy one keeps more than half of its rate, under tcp next to nothing."""
     credit, tcp = (run("A", scheme, SHORT) for scheme in ("credit", "tcp"))
@@ -35,7 +34,6 @@ def test_one_stuck_consumer_stops_the_other_under_tcp_alone() -> None:
     assert credit.source_noticed is not None
 
 
-@pytest.mark.thorough
 def test_a_flag_pauses_the_source_and_a_checkpoint_comes_through() -> None:
     """Under throttle, with one consumer slowed: the source stands still for a while, again and again."""
     found = run("B", "throttle", LabOptions(seconds=1.0, rate=300.0, slowdown=5.0, queue=16))

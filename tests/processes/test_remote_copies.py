@@ -98,6 +98,7 @@ def test_a_copy_is_refused_while_the_first_lives(cluster: RemoteCluster) -> None
     assert "is lost" not in cluster.manager.log.read_text()
 
 
+@pytest.mark.thorough
 def test_a_copy_of_a_dead_worker_is_the_worker_and_the_first_is_not_any_more(cluster: RemoteCluster) -> None:
     """It serves what was committed; the first one, started again, is refused, also after the manager's restart."""
     first = cluster.workers[0]

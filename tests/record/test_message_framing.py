@@ -150,6 +150,7 @@ def test_layout_on_the_stream() -> None:
     assert frame_message(payload, verify=False).checksum == 0
 
 
+@pytest.mark.thorough
 def test_a_row_of_300_megabytes() -> None:
     """One row far above any buffer: assembled from pieces into one allocation."""
     size = 300 << 20

@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import PythonException
 
 import penstock
+from effort import with_all
 from penstock.api.actions import all_rows
 from penstock.errors import JobError
 from session_probe import conf
@@ -50,7 +51,7 @@ def types_of(value: Any) -> Any:
     "settings",
     [
         {},
-        {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.execution.arrow.pyspark.enabled": "true"},
+        with_all({"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.execution.arrow.pyspark.enabled": "true"}),
         {
             "spark.sql.execution.arrow.useLargeVarTypes": "true",
             "spark.sql.execution.arrow.pyspark.enabled": "true",

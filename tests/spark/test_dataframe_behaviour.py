@@ -310,7 +310,7 @@ def comparable(row: Any) -> tuple[Any, ...]:
     return tuple((value is None, str(plain(value))) for value in row)
 
 
-@pytest.mark.parametrize("keys", some_of([("k",), ("d",), ("s",), ("k", "d"), ()], 2))
+@pytest.mark.parametrize("keys", some_of([("k",), ("d",), ("s",), ("k", "d"), ()], 3))
 def test_agg_like_spark(mixed: Any, keys: tuple[str, ...]) -> None:
     """count, sum, min, max and mean over values and keys with nulls, NaN and both zeros: Spark's own answer."""
     from pyspark.sql import functions as f

@@ -152,6 +152,7 @@ def test_run_gives_figures_and_trace(spark: Any) -> None:
     assert [names.index(name) for name in order] == sorted(names.index(name) for name in order)
 
 
+@pytest.mark.thorough
 def test_user_error_shows_its_traceback(spark: Any) -> None:
     """The action's exception names the user's function and line; the next action on another pipeline works."""
 

@@ -53,6 +53,7 @@ def held(query: StreamingQuery) -> int:
     return max(each["inFlightBytes"] for each in query.recentCheckpoints)
 
 
+@pytest.mark.thorough
 def test_no_checkpoint_holds_more_than_a_query_says(spark: Any, tmp_path: Path) -> None:
     """Three runs of one query, which log or write with the checkpoint in turn; the later ones begin with rows."""
     for way in ("continuous", "checkpoint", "continuous"):

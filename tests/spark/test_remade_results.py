@@ -223,6 +223,7 @@ def test_actions_that_read_twice(spark: Any, numbers: str) -> None:
     assert len(frame.take(3)) == 3
 
 
+@pytest.mark.thorough
 def test_a_deal_is_not_mixed_with_an_earlier_one(spark: Any, numbers: str) -> None:
     """Rebalanced rows lie elsewhere on each run: who has read of the earlier run is told; the next one is right."""
     stream = penstock.readParquet(spark, numbers).rebalance(32, mode="blocking")

@@ -12,7 +12,6 @@ from types import ModuleType
 
 import pytest
 
-from effort import with_all
 from sessions import Sessions
 
 pytestmark = pytest.mark.spark
@@ -55,7 +54,8 @@ def times(lines: list[str]) -> Times:
     return {f"{m[1]} {m[2]}": (float(m[3]), float(m[4])) for m in found}
 
 
-@pytest.mark.parametrize("slots", [with_all(2), 3, with_all(4)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("slots", [2, 3, 4])
 def test_when_tasks_run(
     slots: int, example: ModuleType, sessions: Sessions, capsys: pytest.CaptureFixture[str]
 ) -> None:

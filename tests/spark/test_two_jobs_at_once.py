@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from effort import with_all
 from endless_jobs import Action, all_slots_work
 from held_stages import nothing_until
 from penstock.testing import DEADLINE, wait_until
@@ -66,7 +65,8 @@ class Jobs:
         return stage
 
 
-@pytest.mark.parametrize("kind", [USUAL, with_all(FAIR)], ids=["FIFO", "FAIR"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [USUAL, FAIR], ids=["FIFO", "FAIR"])
 def test_two_jobs_at_once(sessions: Sessions, tmp_path: Path, kind: Any) -> None:
     """Jobs that fit run together, one that does not waits its turn, one that never fits is refused at once."""
     spark = sessions.of(kind)

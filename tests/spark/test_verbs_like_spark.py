@@ -18,13 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 import edge_expressions
 import penstock
 import random_expressions
+from effort import THOROUGH
 from penstock.api.expressions import ExpressionReader
 from penstock.errors import PlanError, SchemaError
 from penstock.operators.expressions import ValuesError, evaluate
 
 pytestmark = pytest.mark.spark
 
-EXPRESSIONS = 160
+EXPRESSIONS = 160 if THOROUGH else 80
 AT_ONCE = 40
 SEED = 20261122
 ZONE = "Europe/Berlin"

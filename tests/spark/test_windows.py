@@ -58,7 +58,7 @@ def same(ours: DataFrame, theirs: DataFrame) -> None:
     assert Counter(map(str, ours.collect())) == Counter(map(str, theirs.collect()))
 
 
-@pytest.mark.parametrize("name", some_of(list(WINDOWS), 8))
+@pytest.mark.parametrize("name", some_of(list(WINDOWS), 20))
 def test_windows_are_sparks(spark: SparkSession, name: str) -> None:
     """By window and key, and by window alone; null times are in none, null keys are a key; zones take turns."""
     zone = ZONES[list(WINDOWS).index(name) % len(ZONES)]

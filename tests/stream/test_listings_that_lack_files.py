@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dropping_mount import Mount
+from effort import examples
 from penstock.api.line_formats import TextLines
 from penstock.errors import SettingError
 from penstock.stream import known_files
@@ -288,7 +289,7 @@ def test_a_snapshot_ahead_of_the_first_look_holds_no_others_positions(folder: Fo
     assert Counter(found) == Counter(folder.rows)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_each_row_is_read_once_whatever_listings_lack(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

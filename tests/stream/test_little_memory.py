@@ -54,6 +54,7 @@ def run(part: str, name: str, folder: Path, keys: int) -> tuple[float, int]:
     return float(size), int(count)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "keys"), [with_all("processor", 6_000_000), with_all("aggregation", 6_000_000), ("texts", 700_000)]
 )

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effort import some_of
+from effort import some_of, with_all
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.windows import window
@@ -321,7 +321,7 @@ def judged(folder: Path, rows: int | None, widths: tuple[int, int], delay: int =
     return JobGraph("judged", vertices, edges)
 
 
-@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("unaligned", [with_all(False), True], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("seed", some_of(range(3), 2))
 def test_no_row_is_late_whose_disorder_is_within_the_delay(tmp_path: Path, seed: int, unaligned: bool) -> None:
     """Through unions, exchanges, kills, restores and other numbers of tasks."""

@@ -89,7 +89,7 @@ def found(table: pa.Table, name: str) -> list[tuple[tuple[Any, ...], tuple[int, 
     return [((k, s, e), r) for k, s, e, *r in zip(keys, *bounds, *results, strict=True) for r in [tuple(r)]]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("unaligned", [with_all(False), True], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("keys", [("key",), with_all(())], ids=["by key", "of all"])
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_each_window_is_given_once_and_whole(

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from effort import with_all
 from penstock.testing import DEADLINE
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -60,7 +59,8 @@ def run(folder: Path, program: str, *options: str) -> tuple[int, str]:
     return ran.returncode, (folder / "log").read_text()
 
 
-@pytest.mark.parametrize(("who", "options"), [with_all("os.getpid()", ()), ("os.getppid()", ("-n", "1"))])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("who", "options"), [("os.getpid()", ()), ("os.getppid()", ("-n", "1"))])
 def test_a_run_that_is_told_to_end_sums_up(tmp_path: Path, who: str, options: tuple[str, ...]) -> None:
     """SIGTERM, and again: the last line counts what has passed, whatever the teardown of the session raises."""
     code, output = run(tmp_path, TOLD_TO_END.format(who=who), *options)

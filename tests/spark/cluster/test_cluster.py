@@ -208,6 +208,7 @@ def test_intruders(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
     assert tuple(action.wait(DEADLINE)) == (5000, 5000, 5000 * 4999 // 2)
 
 
+@pytest.mark.thorough
 def test_killed_executor(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
     """The job fails and says that it was lost; nobody sees a clean end; the next job has the new executor."""
     stream = penstock.fromDataFrame(cluster.range(0, 1000, 1, 2)).mapInArrow(endless(str(tmp_path)), "id long")
