@@ -17,7 +17,7 @@ from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.ids import SparkJobKind
 from penstock.job.core.states import JobState
 from penstock.link.commands import CancelTask
-from penstock.link.master import TaskEnd
+from penstock.link.master import TaskEnd, TaskFinished
 from penstock.settings import RestartSettings
 from penstock.shuffle import AttemptId, PartitionKind
 
@@ -494,6 +494,21 @@ def test_subtasks_that_find_a_full_disk_one_after_the_other_are_one_failure() ->
         cluster.now += 10.0
         assert not cluster.ended
     cluster.fail(0, 0, FailureKind.NO_STORAGE)
+    assert "there is no other directory or host" in str(cluster.ended["j1"].error)
+
+
+def test_a_full_disk_is_known_although_readers_fail_first() -> None:
+    """A reader hears of its producer's failure before the driver does: what that one reports then is not lost."""
+    cluster = Cluster(4)
+    cluster.submit(word_count(HYBRID), restart=RestartSettings("fixed", 5))
+    for _ in range(2):
+        assert not cluster.ended
+        producer = cluster.attempt(*M0)
+        (written,) = cluster.deployment(*M0).outputs
+        cluster.consumable(*M0, 0)
+        cluster.fail(*R0, FailureKind.CONSEQUENCE, lost=written.descriptor.partition)
+        cluster.send(TaskFinished(producer, TaskEnd.FAILED, "boom", failure=FailureKind.NO_STORAGE))
+        cluster.run()
     assert "there is no other directory or host" in str(cluster.ended["j1"].error)
 
 

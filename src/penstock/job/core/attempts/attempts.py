@@ -38,6 +38,11 @@ from penstock.link.master import TaskEnd, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.metrics import ROWS_GROUP
 
+
+def _full(cause: str) -> so.Decision:
+    return so.FailForGood(cause, Rank.CAUSE, why=" (tried again, and there is no other directory or host)")
+
+
 _NEVER_ENDED = "its Spark job returned, but the task never reported its end"
 
 
@@ -60,6 +65,8 @@ class Attempts:
         self._user_errors = submitted.restart.user_errors
         self._full_since: dict[str, int] = {}
         """Environments that could store no more, and the round of the first attempt that said so."""
+        self._stopped: dict[Place, tuple[AttemptId, str, int]] = {}
+        """Of subtasks that began anew the attempt before, its environment and its round."""
         self._topology = topology
         self._subtasks = subtasks
         self._stages = stages
@@ -85,7 +92,10 @@ class Attempts:
         """A task reports its end."""
         yield so.LetOff(event.attempt)
         subtask = self._subtasks.current(event.attempt)
-        if subtask is None or subtask.is_ended:
+        if subtask is None:
+            yield from self._finished_late(event)
+            return
+        if subtask.is_ended:
             return
         counts = {name: value for name, value in event.metrics.items() if name.startswith(ROWS_GROUP)}
         subtask.metrics = {name: value for name, value in event.metrics.items() if name not in counts}
@@ -167,16 +177,24 @@ class Attempts:
 
         Not so where a host has told before this attempt began that it can store no more, and there is no other one.
         """
-        host = subtask.environment
-        subtask.avoids = host
-        known = self._full_since.get(host, subtask.round) < subtask.round
-        if failure is FailureKind.NO_STORAGE and known and all(s.environment in ("", host) for s in self._subtasks):
-            yield so.FailForGood(cause, Rank.CAUSE, why=" (tried again, and there is no other directory or host)")
+        subtask.avoids = subtask.environment
+        if failure is FailureKind.NO_STORAGE and self._is_full(subtask.environment, subtask.round):
+            yield _full(cause)
             return
-        if failure is FailureKind.NO_STORAGE:
-            self._full_since.setdefault(host, subtask.round)
         places = frozenset({subtask.place})
         yield so.Fail(places, cause, Rank.CAUSE, subtask.round, lacks=True)
+
+    def _finished_late(self, event: TaskFinished) -> Iterator[so.Decision]:
+        """An attempt that was run again meanwhile reports its end, such as one whose reader was faster to fail."""
+        place = (event.attempt.vertex, event.attempt.subtask)
+        attempt, host, began = self._stopped.get(place, (None, "", 0))
+        if attempt == event.attempt and event.failure is FailureKind.NO_STORAGE and self._is_full(host, began):
+            yield _full(told(self._subtasks.at(*place).title, host, event.error))
+
+    def _is_full(self, host: str, began: int) -> bool:
+        """Note that a host could store no more; tell if it had told so before this round, and is the only one."""
+        known = self._full_since.setdefault(host, began) < began
+        return known and self._phase.is_active and all(s.environment in ("", host) for s in self._subtasks)
 
     def orphan(self, orphan: so.Orphan) -> Iterator[so.Decision]:
         """Nobody works on an attempt any more."""
@@ -278,6 +296,7 @@ class Attempts:
         subtask = self._subtasks.at(*reset.place)
         attempt, vertex = subtask.attempt, subtask.vertex
         if attempt is not None:
+            self._stopped[subtask.place] = (attempt, subtask.environment, subtask.round)
             yield from self._stop_for_restart(subtask, attempt)
             yield from self.questions.drop(attempt, StaleError(f"{attempt}: it is run again"))
         yield so.Release(tuple(descriptor.partition for descriptor in subtask.outputs.values()))
