@@ -26,7 +26,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.api.parquet import Columns, Filter, ParquetFiles, ParquetSource, parquet_files, source_of
+from penstock.api.arrow_filters import Filter
+from penstock.api.parquet import Columns, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten, file_schema, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, WrittenFile, promised, require_writer, write_files

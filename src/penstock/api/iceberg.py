@@ -19,8 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.arrow_filters import Filter, filter_expression
 from penstock.api.iceberg_scan import IcebergScan, IcebergSource
-from penstock.api.parquet import Filter, chosen_columns, filter_expression
+from penstock.api.parquet import chosen_columns
 from penstock.api.parquet_sink import ParquetWritten, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, promised, require_writer, write_files

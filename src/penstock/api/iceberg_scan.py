@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.api.arrow_filters import Filter, all_of, columns_of, matching
 from penstock.api.conditions import Condition
-from penstock.api.parquet import Filter, RowGroup, all_of, columns_of, matching, shares
+from penstock.api.parquet import RowGroup, shares
 from penstock.operators.parquet_read import bounded_batches, ways_to_read
 from penstock.operators.projection import Projection
 

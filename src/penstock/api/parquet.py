@@ -14,13 +14,13 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.api.arrow_filters import Filter, all_of, columns_of, filter_expression, matching
 from penstock.api.conditions import Condition
 from penstock.api.partition_columns import (
     Column,
@@ -50,8 +50,6 @@ from penstock.operators.parquet_read import UNIT as INT96_UNIT
 BATCH_ROWS = 1 << 16
 
 PathLike = str | Path
-Filter = Any
-"""A `pyarrow.compute.Expression`, or the list of tuples that `pyarrow.parquet` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,52 +355,3 @@ def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
 def _is_data(folder: str, name: str) -> bool:
     parts = Path(name).relative_to(folder).parts
     return not any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
-
-
-def matching(batch: pa.RecordBatch, where: Filter, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows for which a filter is true, if there are any, with some of their columns."""
-    # As a table: Arrow would copy what is left of a batch once more, to make it one again.
-    for kept in pa.Table.from_batches([batch]).filter(where).select(list(columns)).to_batches():
-        if kept.num_rows:
-            yield kept
-
-
-def all_of(where: Filter, conditions: Sequence[Condition]) -> Filter:
-    """A filter and conditions as one filter; None where there are none."""
-    import pyarrow.compute as pc
-
-    parts = [*([] if where is None else [where]), *(each.expression for each in conditions)]
-    return reduce(pc.and_kleene, parts) if parts else None
-
-
-def columns_of(where: Filter, schema: pa.Schema) -> set[str]:
-    """The columns that a filter needs: those without which it does not fit."""
-    return {
-        name
-        for place, name in enumerate(schema.names)
-        if not _fits(where, pa.schema([field for other, field in enumerate(schema) if other != place]))
-    }
-
-
-def _fits(where: Filter, schema: pa.Schema) -> bool:
-    import pyarrow.dataset as ds
-
-    try:
-        ds.dataset(schema.empty_table()).scanner(filter=where)
-    except (pa.ArrowException, ValueError, TypeError):
-        return False
-    return True
-
-
-def filter_expression(where: Filter, schema: pa.Schema) -> Filter:
-    """A filter in the form that Arrow takes; raises SchemaError where it does not fit the columns."""
-    import pyarrow.compute as pc
-    import pyarrow.dataset as ds
-    import pyarrow.parquet as pq
-
-    try:
-        expression = where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
-        ds.dataset(schema.empty_table()).scanner(filter=expression)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise SchemaError(f"readParquet: the filter does not fit the columns ({error})") from error
-    return expression

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.arrow_filters import Filter
 from penstock.api.bad_lines import CORRUPT, MODES, bad_lines
 from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.csv_quotes import quoting
@@ -21,7 +22,7 @@ from penstock.api.known_arguments import suggests_arguments
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
 from penstock.api.line_formats import Inference, TextLines, csv_schema, json_schema
 from penstock.api.lineage import SourceStep
-from penstock.api.parquet import Filter, ParquetSource, PathLike, parquet_source
+from penstock.api.parquet import ParquetSource, PathLike, parquet_source
 from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
