@@ -8,8 +8,8 @@ test's layer is its dearest mark.
 On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
 share what is dear to start. So do the files of a folder inside a room's, and those of `TOGETHER`: they are dealt out
 together. A process that is free takes the next file; nobody waits for a layer to end. Files of `LONG` come first in
-their layer: one that began last would run alone, while the other processes have nothing left. Every other process
-leaves files of Spark to the rest while there are others: each that takes one starts a Java, and warms it.
+their layer: one that began last would run alone, while the other processes have nothing left. Half of the processes
+take Spark's files, the others none: each that takes one starts a Java, and a Java is slow until it is warm.
 """
 
 from __future__ import annotations
@@ -125,19 +125,32 @@ def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
 
         def _assign_work_unit(self, node: Any) -> None:
             """Let the scope that this process should take be the next one."""
-            takes_spark = int(node.gateway.id.removeprefix("gw")) % 2 == 0
-            self.workqueue.move_to_end(next_scope(list(self.workqueue), takes_spark=takes_spark), last=False)
+            living = sorted(_number(each) for each in self.nodes if not each.shutting_down)
+            takes_spark = _number(node) in living[: (len(living) + 1) // 2]
+            scope = next_scope(list(self.workqueue), takes_spark=takes_spark)
+            if scope is None:
+                node.shutdown()
+                return
+            self.workqueue.move_to_end(scope, last=False)
             super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False
     return FileByFile(config, log)
 
 
-def next_scope(scopes: Sequence[str], *, takes_spark: bool) -> str:
-    """The one that a process takes: the first, or where that is of a dear layer the first of its own kind."""
+def _number(node: Any) -> int:
+    return int(node.gateway.id.removeprefix("gw"))
+
+
+def next_scope(scopes: Sequence[str], *, takes_spark: bool) -> str | None:
+    """The one that a process takes: the first, or where that is of a dear layer the first of its own kind.
+
+    None where there are files of Spark alone, and it takes none.
+    """
     if takes_spark and not scopes[0].startswith(DEAR):
         return scopes[0]
-    return next((scope for scope in scopes if scope.startswith(ON_SPARK) is takes_spark), scopes[0])
+    others = scopes[0] if takes_spark else None
+    return next((scope for scope in scopes if scope.startswith(ON_SPARK) is takes_spark), others)
 
 
 @dataclass
