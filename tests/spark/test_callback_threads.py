@@ -41,6 +41,7 @@ def repartitioned(spark: Any) -> Any:
     return penstock.repartition(spark.range(0, 100, 1, 2), 2, "id")
 
 
+@pytest.mark.thorough
 def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
     """Each `toArrow` is planned on a new thread of the JVM's: threads, files and memory are what they were."""
     probe = SessionProbe(spark)

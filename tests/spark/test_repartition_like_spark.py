@@ -130,7 +130,7 @@ def test_user_defined_types_and_variants_keep_their_type(spark: Any) -> None:
 
     vectors = spark.createDataFrame([(1, Vectors.dense([1.0, 2.0])), (2, Vectors.sparse(3, [0], [1.0]))], ["k", "v"])
     variants = spark.sql("""SELECT k, array(parse_json(concat('{"a":', k, '}'))) v FROM VALUES (1), (2) AS t(k)""")
-    for frame in (vectors, variants):
+    for frame in some_of((vectors, variants), 2):
         stream = penstock.fromDataFrame(frame)
         ways = [
             penstock.repartition(frame, 2, "k"),

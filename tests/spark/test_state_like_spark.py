@@ -18,7 +18,6 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 import penstock
-from effort import with_all
 from penstock.testing import DEADLINE
 
 pytest.importorskip("google.protobuf", reason="PySpark's transformWithState needs it")
@@ -176,13 +175,14 @@ def newest(rows: Rows) -> Rows:
     return sorted({id_: (id_, count, text) for id_, count, text in sorted(rows, key=lambda row: row[1])}.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("verb", "processor", "compared"),
     [
-        with_all("transformWithState", Violations, newest),
-        with_all("transformWithStateInPandas", ViolationsInPandas, newest),
+        ("transformWithState", Violations, newest),
+        ("transformWithStateInPandas", ViolationsInPandas, newest),
         ("transformWithState", Collections, newest),
-        with_all("transformWithState", Forgetful, sorted),
+        ("transformWithState", Forgetful, sorted),
     ],
     ids=["the example", "the example over frames", "lists and maps", "clear"],
 )

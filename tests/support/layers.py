@@ -126,7 +126,7 @@ def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
         def _assign_work_unit(self, node: Any) -> None:
             """Let the scope that this process should take be the next one."""
             living = sorted(_number(each) for each in self.nodes if not each.shutting_down)
-            takes_spark = _number(node) in living[: (len(living) + 1) // 2]
+            takes_spark = _number(node) in living[: max(1, len(living) // 2)]
             scope = next_scope(list(self.workqueue), takes_spark=takes_spark)
             if scope is None:
                 node.shutdown()
