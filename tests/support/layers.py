@@ -9,7 +9,7 @@ On several processes a file goes to one of them as a whole, in the order of the 
 share what is dear to start. So do the files of a folder inside a room's, and those of `TOGETHER`: they are dealt out
 together. A process that is free takes the next file; nobody waits for a layer to end. Files of `LONG` come first in
 their layer: one that began last would run alone, while the other processes have nothing left. Half of the processes
-begin with Spark's files, the others take none: each that does starts a Java, and a Java is slow until it is warm.
+take Spark's files, the others none: each that takes one starts a Java, and a Java is slow until it is warm.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ LISTED, LISTED_SECONDS = int(os.environ.get("PENSTOCK_TEST_LISTED", "15")), 0.5
 """So many of the dearest files and tests are named at the end of a run, where they took at least so long."""
 
 ON_SPARK = "tests/spark"
+DEAR = (ON_SPARK, "tests/processes")
+"""The folders of the last layers."""
 
 LAYERS = {"pure": 0, "sample": 1, "processes": 2, "spark": 3}
 
@@ -141,10 +143,12 @@ def _number(node: Any) -> int:
 
 
 def next_scope(scopes: Sequence[str], *, takes_spark: bool) -> str | None:
-    """The one that a process takes: the first of its own kind, or of the others where there are Spark's no more.
+    """The one that a process takes: the first, or where that is of a dear layer the first of its own kind.
 
     None where there are files of Spark alone, and it takes none.
     """
+    if takes_spark and not scopes[0].startswith(DEAR):
+        return scopes[0]
     others = scopes[0] if takes_spark else None
     return next((scope for scope in scopes if scope.startswith(ON_SPARK) is takes_spark), others)
 

@@ -53,7 +53,7 @@ def test_the_last_two_layers_take_turns_behind_the_cheap_ones() -> None:
 @pytest.mark.parametrize(
     ("scopes", "with_spark", "without"),
     [
-        ("web/a spark/b processes/c", "spark/b", "web/a"),
+        ("web/a spark/b processes/c", "web/a", "web/a"),
         ("spark/b processes/c", "spark/b", "processes/c"),
         ("processes/c spark/b", "spark/b", "processes/c"),
         ("processes/c processes/d", "processes/c", "processes/c"),
@@ -61,6 +61,6 @@ def test_the_last_two_layers_take_turns_behind_the_cheap_ones() -> None:
     ],
 )
 def test_half_of_the_processes_start_no_java(scopes: str, with_spark: str, without: str | None) -> None:
-    """The cheap files come first for the others; who has a Java takes Spark's first, and then the rest too."""
+    """The cheap files come first for all; then each takes its own kind, and who has a Java the other one too."""
     found = [next_scope([f"tests/{name}" for name in scopes.split()], takes_spark=takes) for takes in (True, False)]
     assert found == [f"tests/{with_spark}", without and f"tests/{without}"]
