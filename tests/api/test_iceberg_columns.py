@@ -62,6 +62,20 @@ def test_files_and_row_groups_that_cannot_match_are_not_read(catalog: Any) -> No
         narrowed(source, "n", "GreaterThanOrEqual", pa.array([298]))
 
 
+def test_a_file_of_views_is_filtered_wherever_its_rows_pass(catalog: Any, tmp_path: Path) -> None:
+    """Arrow has no kernel that filters views: all rows of the first batches pass, and some of a later one."""
+    table = catalog.create_table("db.t", pa.schema([("n", pa.int64()), ("s", pa.string())]))
+    texts = pa.array([f"a text of some length, {n}" for n in range(200_000)], pa.string_view())
+    path = tmp_path / "views.parquet"
+    pq.write_table(pa.table({"n": range(200_000), "s": texts}), path)
+    assert pq.read_schema(path).field("s").type == pa.string_view()
+    table.add_files([str(path)])
+    source = iceberg_source(table, None, None, None).narrowed(
+        ("s",), [Condition("LessThan", "n", pa.array([150_000]))]
+    )
+    assert [text for batch in source.read(0, 1) for text in batch["s"].to_pylist()] == texts.to_pylist()[:150_000]
+
+
 def pyiceberg_type(kind: pa.DataType) -> Any:
     """The library's name of a type."""
     from pyiceberg import types

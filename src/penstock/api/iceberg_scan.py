@@ -112,14 +112,13 @@ class _Scanner:
     is_local: bool
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows that pass the filter, out of the row groups in which some may."""
+        """The rows of the row groups in which some may pass the filter; who reads them looks at each again."""
         import pyarrow.parquet as pq
 
         found = self.fragment if self.filter is None else self.fragment.subset(self.filter, schema=self.schema)
         groups = [group.id for group in found.row_groups]
         with pq.ParquetFile(self.fragment.open(), **ways_to_read(is_local=self.is_local)) as file:
-            for batch in bounded_batches(file, groups, self.columns, _BATCH_ROWS):
-                yield from [batch] if self.filter is None else matching(batch, self.filter, self.columns)
+            yield from bounded_batches(file, groups, self.columns, _BATCH_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
