@@ -512,6 +512,26 @@ def test_a_full_disk_is_known_although_readers_fail_first() -> None:
     assert "there is no other directory or host" in str(cluster.ended["j1"].error)
 
 
+@pytest.mark.parametrize("kind", [FailureKind.HOST, FailureKind.STORAGE, FailureKind.NO_STORAGE])
+def test_what_a_host_lacks_is_looked_for_on_another_although_readers_fail_first(kind: FailureKind) -> None:
+    """The late report says which host to avoid: the next attempts are given to the other one."""
+    cluster = Cluster(4, ["a", "b"])
+    cluster.submit(word_count(PIPELINED), restart=RestartSettings("fixed", 5))
+    producer, lacking = cluster.attempt(*M1), cluster.task(*M1).environment
+
+    def reader_fails() -> None:
+        (written,) = cluster.deployment(*M1).outputs
+        cluster.consumable(*M1, 0)
+        cluster.fail(*R1, FailureKind.CONSEQUENCE, lost=written.descriptor.partition)
+
+    reader_fails()
+    cluster.send(TaskFinished(producer, TaskEnd.FAILED, "boom", failure=kind))
+    cluster.run()
+    for _ in range(3):
+        reader_fails()
+        assert cluster.task(*M1).environment != lacking
+
+
 def test_a_full_host_does_not_fail_a_job_that_knows_another() -> None:
     """As often as any loss, as the other host may take it."""
     cluster = Cluster(4, ["a", "b"])

@@ -38,12 +38,8 @@ from penstock.link.master import TaskEnd, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.metrics import ROWS_GROUP
 
-
-def _full(cause: str) -> so.Decision:
-    return so.FailForGood(cause, Rank.CAUSE, why=" (tried again, and there is no other directory or host)")
-
-
 _NEVER_ENDED = "its Spark job returned, but the task never reported its end"
+_FULL = " (tried again, and there is no other directory or host)"
 
 
 class Attempts:
@@ -177,9 +173,8 @@ class Attempts:
 
         Not so where a host has told before this attempt began that it can store no more, and there is no other one.
         """
-        subtask.avoids = subtask.environment
-        if failure is FailureKind.NO_STORAGE and self._is_full(subtask.environment, subtask.round):
-            yield _full(cause)
+        if self._note_lack(subtask, failure, subtask.environment, subtask.round):
+            yield so.FailForGood(cause, Rank.CAUSE, why=_FULL)
             return
         places = frozenset({subtask.place})
         yield so.Fail(places, cause, Rank.CAUSE, subtask.round, lacks=True)
@@ -188,13 +183,19 @@ class Attempts:
         """An attempt that was run again meanwhile reports its end, such as one whose reader was faster to fail."""
         place = (event.attempt.vertex, event.attempt.subtask)
         attempt, host, began = self._stopped.get(place, (None, "", 0))
-        if attempt == event.attempt and event.failure is FailureKind.NO_STORAGE and self._is_full(host, began):
-            yield _full(told(self._subtasks.at(*place).title, host, event.error))
+        if attempt != event.attempt or not event.failure.is_of_host:
+            return
+        subtask = self._subtasks.at(*place)
+        if self._note_lack(subtask, event.failure, host, began) and self._phase.is_active:
+            yield so.FailForGood(told(subtask.title, host, event.error), Rank.CAUSE, why=_FULL)
 
-    def _is_full(self, host: str, began: int) -> bool:
-        """Note that a host could store no more; tell if it had told so before this round, and is the only one."""
-        known = self._full_since.setdefault(host, began) < began
-        return known and self._phase.is_active and all(s.environment in ("", host) for s in self._subtasks)
+    def _note_lack(self, subtask: Subtask, failure: FailureKind, host: str, began: int) -> bool:
+        """Note what a host lacks for an attempt that began in this round; tell if there is nothing left to try."""
+        subtask.avoids = host
+        if failure is not FailureKind.NO_STORAGE:
+            return False
+        is_known = self._full_since.setdefault(host, began) < began
+        return is_known and all(each.environment in ("", host) for each in self._subtasks)
 
     def orphan(self, orphan: so.Orphan) -> Iterator[so.Decision]:
         """Nobody works on an attempt any more."""
