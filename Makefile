@@ -88,7 +88,7 @@ format: $(STAMP)  ## put the code into the one format
 bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
 	@$(with_java) $(BIN)/python -m penstock_bench $(BENCH)
 
-torture: $(CLASSES)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, programs beside PySpark (PROGRAMS= RESULTS=), stages with state beside plain Python (STAGES= STAGE_QUERIES= STAGE_STREAMING=), queries that fail as they start (STARTS=), histories of tables beside their owners' libraries (TABLES=), queries in a world that fails (WORLD= WORLD_SPARK= WORLD_CONNECTORS= WORLD_BATCHES= WORLD_RESULTS=), queries (QUERY_RUNS= GRID_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20, with BROWSERS=1
+torture: $(CLASSES)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, programs beside PySpark (PROGRAMS= RESULTS=), stages with state beside plain Python (STAGES= STAGE_QUERIES= STAGE_STREAMING=), queries that fail as they start (STARTS=), histories of tables beside their owners' libraries (TABLES=), queries in a world that fails (WORLD= WORLD_SPARK= WORLD_CONNECTORS= WORLD_BATCHES= WORLD_RESULTS=), queries (QUERY_RUNS= GRID_RUNS=), all tests with all their cases; or SESSION=30; or QUERY_MINUTES=20, with BROWSERS=1
 	@$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),$(if $(QUERY_MINUTES),--query \
 	$(QUERY_MINUTES) $(if $(BROWSERS),--browsers),--duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid))
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) --programs $(PROGRAMS) $(if \
@@ -99,7 +99,7 @@ torture: $(CLASSES)  ## random cases (SEED= DURATION= in seconds), TPC-H with ki
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) --world $(WORLD) --world-spark \
 	$(WORLD_SPARK) --world-connectors $(WORLD_CONNECTORS) --world-batches $(WORLD_BATCHES) $(if $(WORLD_RESULTS),--results $(WORLD_RESULTS)))
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) PENSTOCK_EXACTLY_ONCE_RUNS=$(QUERY_RUNS) PENSTOCK_GRID_RUNS=$(GRID_RUNS) PENSTOCK_TEST_EFFORT=full \
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark or thorough" tests)
+	$(BIN)/python -m pytest -q -n $(JOBS) tests)
 
 clean:  ## remove what tools left behind; the virtualenv stays
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log artifacts

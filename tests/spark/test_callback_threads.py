@@ -24,7 +24,7 @@ from underway import listed
 
 pytestmark = pytest.mark.spark
 
-ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "5"))
+ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "10"))
 SLACK = 12
 """Threads and descriptors more; one for each action is more than this."""
 MEGABYTE = 1 << 20
