@@ -168,7 +168,8 @@ def test_report_says_what_became_of_checkpoints() -> None:
 
 def test_pyspark_reads_every_key_of_a_report() -> None:
     """`StreamingQueryProgress.fromJson`, which listeners get, asks for nothing that a report lacks."""
-    stateful = {"state_rows": 40.0, "rows_in": 9.0, "operator.count": 0.5, "rows_late": 7.0, "rows_late_before": 5.0}
+    stateful = {"state_rows": 40.0, "state_bytes": 512.0, "rows_in": 9.0, "operator.count": 0.5}
+    stateful |= {"rows_late": 7.0, "rows_late_before": 5.0}
     counts = CheckpointCounts(reports=(CheckpointReport(1, 2.0, "", {f"{planned().vertices[1].uid}.0": STORED}),))
     figures = ({"rows_in": 9.0}, stateful, {WATERMARK: 1e9})
     report = ProgressReports(planned(), {**NAMES, "id": ID, "runId": ID}).report(
@@ -181,7 +182,7 @@ def test_pyspark_reads_every_key_of_a_report() -> None:
     assert set(operator) <= set(report["stateOperators"][0])
     assert read.eventTime == {"watermark": "2001-09-09T01:46:40.000Z"}
     assert (operator.numRowsTotal, operator.numRowsUpdated, operator.allUpdatesTimeMs) == (40, 9, 500)
-    assert (operator.memoryUsedBytes, operator.commitTimeMs) == (6, 250)
+    assert (operator.memoryUsedBytes, operator.commitTimeMs) == (512, 250)
     assert operator.numRowsDroppedByWatermark == 2  # the others were another run's
 
 

@@ -183,6 +183,11 @@ class GrowingStates:
     def __len__(self) -> int:
         return self._fresh + self._settled
 
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum(run.nbytes for run in self._runs)
+
     def add(self, states: pa.RecordBatch) -> None:
         """Take more of them."""
         if states.num_rows:

@@ -40,7 +40,7 @@ from penstock.stream.keyed_state import (
     restored_rows,
 )
 from penstock.stream.slot_array import FrozenSlots
-from penstock.stream.state_place import zeros
+from penstock.stream.state_place import bytes_of, state_figures, zeros
 from penstock.stream.state_rows import FrozenRows, StateRows
 
 
@@ -161,8 +161,8 @@ class AggregateStep(PlainStep):
             distinct.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
-        """Keys that have state."""
-        return {"state_rows": float(len(self._index))}
+        """Keys that have state, and its bytes."""
+        return state_figures(len(self._index), self._index, self._states, *self._distinct.values())
 
     @property
     def _what(self) -> str:
@@ -198,6 +198,11 @@ class NumberStates:
     def __init__(self, aggregations: Sequence[Aggregation], accumulators: Sequence[Accumulator]) -> None:
         self._columns = [item.column for item in aggregations]
         self._accumulators = tuple(accumulators)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of(array for state in self._accumulators for array in state.arrays)
 
     def add(self, batch: pa.RecordBatch, slots: Slots, count: int) -> None:
         """Take a batch's rows."""
@@ -251,6 +256,11 @@ class RowStates:
         self._keys = len(plan.keys)
         self._schema = pa.schema(list(plan.state_schema)[self._keys :])
         self._rows = StateRows(self._schema)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return self._rows.nbytes
 
     def add(self, batch: pa.RecordBatch, slots: Slots, count: int) -> None:
         """Merge the states of a batch's rows with those that are there."""

@@ -36,6 +36,7 @@ from penstock.stream.keyed_state import (
 )
 from penstock.stream.run_rows import taken_of
 from penstock.stream.slot_array import SlotArray
+from penstock.stream.state_place import bytes_of
 
 _NAMES = ("count_distinct", "countdistinct")
 _HALF = np.uint64(32)
@@ -98,6 +99,11 @@ class DistinctCounts:
             values = batch.column(batch.num_columns - 1)
             slots = self._index.slots(key_columns(batch) or [values])
             self.add(values, slots, len(self._index))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of((self._values, self._pairs, self._counts))
 
     def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]], place: str) -> None:
         """Raise CheckpointError where the pairs of a checkpoint are of another count."""

@@ -37,6 +37,7 @@ from penstock.stream.keyed_state import (
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import LiveRows, Mask
 from penstock.stream.slot_array import FrozenSlots, SlotArray
+from penstock.stream.state_place import state_figures
 from penstock.stream.watermark import LEAST, MOST, Watermark
 
 _SPARE = 1 << 12
@@ -147,7 +148,7 @@ class DuplicatesStep(PlainStep):
 
     def metrics(self) -> dict[str, float]:
         """Rows that were late, and those of the state."""
-        return {**self._lateness.figures(), "state_rows": float(len(self._index))}
+        return {**self._lateness.figures(), **state_figures(len(self._index), self._index, self._until)}
 
     @property
     def _what(self) -> str:

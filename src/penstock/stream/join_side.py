@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.record.layout import int64_array
 from penstock.stream.key_index import Slots
-from penstock.stream.state_place import settled
+from penstock.stream.state_place import bytes_of, settled
 
 MOST_PAIRS = 1 << 18
 """So many pairs are made at once."""
@@ -61,6 +61,11 @@ class JoinSide:
 
     def __len__(self) -> int:
         return sum(len(run.slots) for run in self._runs)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all rows, and of what finds them."""
+        return bytes_of(part for run in self._runs for part in (run.slots, run.rows, run.done))
 
     @property
     def batches(self) -> list[pa.RecordBatch]:

@@ -23,7 +23,7 @@ from penstock.operators.keys import group_rows, normalised, numbered
 from penstock.record import word_hash
 from penstock.record.layout import fixed_values, int64_array, null_mask
 from penstock.stream.run_rows import is_joined, taken
-from penstock.stream.state_place import settled_columns, zeros
+from penstock.stream.state_place import bytes_of, settled_columns, zeros
 
 Slots = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -42,6 +42,10 @@ class KeyIndex(Protocol):
 
     def __len__(self) -> int:
         """The number of keys."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the keys and of the tables to find them."""
 
     def slots(self, columns: Sequence[pa.Array]) -> Slots:
         """The slot of each row; keys that are new get the next ones."""
@@ -82,6 +86,11 @@ class Grown:
         return self._used
 
     @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self._values.nbytes
+
+    @property
     def values(self) -> npt.NDArray[Any]:
         """The values in use."""
         return self._values[: self._used]
@@ -108,6 +117,10 @@ class _Places:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        return self._entries.nbytes
 
     def find(self, words: Words, known: Words) -> Slots:
         """The slot of each word, where `known` are those of all slots; -1 where there is none."""
@@ -159,6 +172,11 @@ class WordTable:
 
     def __len__(self) -> int:
         return len(self._words)
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return bytes_of((self._words, self._places, self._before))
 
     @property
     def words(self) -> Words:
@@ -219,6 +237,11 @@ class IntegerKeys:
 
     def __len__(self) -> int:
         return len(self._table)
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self._table.nbytes
 
     def slots(self, columns: Sequence[pa.Array]) -> Slots:
         """The slot of each row."""
@@ -290,6 +313,11 @@ class ComposedKeys:
     def __len__(self) -> int:
         return len(self._table)
 
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self._table.nbytes + bytes_of(column for run in self._keys for column in run)
+
     def slots(self, columns: Sequence[pa.Array]) -> Slots:
         """The slot of each row."""
         if len(columns[0]) <= _FEW_ROWS:  # to number their keys first takes longer than all the rest
@@ -358,6 +386,8 @@ class ComposedKeys:
 
 class SingleKey:
     """All rows have one key: there are no key columns."""
+
+    nbytes = 0
 
     def __init__(self) -> None:
         self._seen = 0

@@ -95,6 +95,11 @@ class SlotArray:
         self._notes: weakref.ref[_Notes] | None = None
         """Those of the newest snapshot, as long as it or one before it is held."""
 
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self._values.nbytes + self._noted.nbytes
+
     def writable(self, slots: Slots, count: int) -> npt.NDArray[Any]:
         """The values of at least `count` slots, of which these may be changed in place."""
         self._grow(count)

@@ -24,10 +24,10 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,24 @@ from penstock.errors import NoStorageError
 from penstock.record.layout import contains
 
 LEAST = 1 << 16
+
+
+class Held(Protocol):
+    """A part of state: an array, a batch, or what holds some of them."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes, with the room that it keeps for what may come."""
+
+
+def bytes_of(parts: Iterable[Held | None]) -> int:
+    """The bytes of some parts."""
+    return sum(part.nbytes for part in parts if part is not None)
+
+
+def state_figures(rows: int, *parts: Held | None) -> dict[str, float]:
+    """The figures of a step's state: its rows, or keys, and the bytes of all its parts."""
+    return {"state_rows": float(rows), "state_bytes": float(bytes_of(parts))}
 
 
 class StateFiles:

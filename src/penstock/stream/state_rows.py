@@ -18,6 +18,7 @@ from penstock.stream.arrow_pieces import rows_of_piece, width_of
 from penstock.stream.key_index import Slots
 from penstock.stream.run_rows import GATHERED_SLOTS, add_run, taken_rows
 from penstock.stream.slot_array import FrozenSlots, SlotArray
+from penstock.stream.state_place import bytes_of
 
 NOWHERE = -1
 SPARE_ROWS = 1 << 16
@@ -71,6 +72,11 @@ class StateRows:
     def live(self) -> int:
         """The number of slots that have a row."""
         return self._live
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes, with those of old rows that are still there."""
+        return bytes_of((*self._runs, self._where))
 
     def known(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of these slots have a row."""

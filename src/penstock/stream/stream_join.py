@@ -36,6 +36,7 @@ from penstock.stream.keyed_state import ABOUT, KeyedTable, refuse_other
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import added_chunks, replaced_chunks, replaced_rows
 from penstock.stream.run_rows import taken_of
+from penstock.stream.state_place import state_figures
 from penstock.stream.watermark import Watermark
 
 _NAMES = ("left", "right")
@@ -179,8 +180,8 @@ class JoinStep(PlainStep):
             chains.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
-        """Rows that are kept."""
-        return {"state_rows": float(sum(map(len, self._sides)))}
+        """Rows that are kept, and their bytes."""
+        return state_figures(sum(map(len, self._sides)), self._index, *self._sides)
 
     def _what(self, number: int) -> str:
         kinds = ", ".join(str(field.type) for field in self._schemas[number])

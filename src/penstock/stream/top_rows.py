@@ -39,6 +39,7 @@ from penstock.stream.keyed_state import (
 )
 from penstock.stream.run_rows import taken_of
 from penstock.stream.slot_array import SlotArray
+from penstock.stream.state_place import bytes_of, state_figures
 from penstock.stream.state_rows import FrozenRows, StateRows
 
 RANK = "rank"
@@ -162,8 +163,8 @@ class TopStep(PlainStep):
         self._chains.completed(checkpoint)
 
     def metrics(self) -> dict[str, float]:
-        """Keys that have state."""
-        return {"state_rows": float(len(self._index))}
+        """Keys that have state, and its bytes."""
+        return state_figures(len(self._index), self._index, self._places, self._rows)
 
     @property
     def _what(self) -> str:
@@ -212,6 +213,10 @@ class _RankLayout:
 
     def __len__(self) -> int:
         return len(self.owners)
+
+    @property
+    def nbytes(self) -> int:
+        return bytes_of((self._starts, self._counts, self._rooms, self.owners, self.numbers))
 
     def of(self, slots: Slots, ranks: Slots) -> Slots:
         """The place of each of these ranks, which are all there."""

@@ -31,7 +31,7 @@ from penstock.stream.increments import Chains
 from penstock.stream.keyed_state import ABOUT, KeyedTable, refuse_other
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import KeysOfBatches, added_chunks, replaced_chunks, replaced_rows
-from penstock.stream.state_place import settled
+from penstock.stream.state_place import settled, state_figures
 from penstock.stream.watermark import MOST, Passed, Watermark
 from penstock.stream.window_updates import WindowUpdateStep
 
@@ -138,7 +138,7 @@ class WindowStep(PlainStep):
 
     def metrics(self) -> dict[str, float]:
         """Rows that were late, and those of the state."""
-        return {**self._lateness.figures(), "state_rows": float(len(self._states))}
+        return {**self._lateness.figures(), **state_figures(len(self._states), self._states)}
 
     @property
     def _what(self) -> str:

@@ -27,6 +27,7 @@ from penstock.stream.keyed_state import ABOUT, chained_chunks, refuse_other, res
 from penstock.stream.lateness import Lateness
 from penstock.stream.row_increments import LiveRows, Mask
 from penstock.stream.state.slot_rows import SlotRows, slot_rows
+from penstock.stream.state_place import state_figures
 from penstock.stream.watermark import Watermark
 
 _SPARE = 1 << 12
@@ -124,7 +125,7 @@ class WindowUpdateStep(PlainStep):
 
     def metrics(self) -> dict[str, float]:
         """Rows that were late, and those of the state."""
-        return {**self._lateness.figures(), "state_rows": float(len(self._index))}
+        return {**self._lateness.figures(), **state_figures(len(self._index), self._index, self._rows)}
 
     @property
     def _what(self) -> str:

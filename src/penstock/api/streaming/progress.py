@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +27,6 @@ _TASK_FIGURES = {
     "referredBytes": "referred_bytes",
     "loggedBytes": "logged_bytes",
 }
-_STORED = ("bytes", "referred_bytes", "in_flight_bytes", "freeze_seconds", "store_seconds")
 _SHOWN = 0.01
 
 
@@ -112,15 +112,15 @@ class ProgressReports:
 
     def _state_operators(self, progress: JobProgress) -> list[dict[str, Any]]:
         """The stages that have state, as PySpark reports operators: with what came since the last report."""
-        stored = _stored(progress.checkpoints)
+        seconds = _commit_seconds(progress.checkpoints)
         return [
-            self._state_operator(vertex, stored.get(self._graph.vertex(vertex.vertex).uid, {}))
+            self._state_operator(vertex, seconds[self._graph.vertex(vertex.vertex).uid])
             for vertex in progress.vertices
             if "state_rows" in vertex.metrics
         ]
 
-    def _state_operator(self, vertex: VertexProgress, stored: Mapping[str, float]) -> dict[str, Any]:
-        """One of them; `stored` are the figures of its part of the last checkpoint."""
+    def _state_operator(self, vertex: VertexProgress, commit_seconds: float) -> dict[str, Any]:
+        """One of them."""
         late = self._since(vertex, "rows_late") - self._since(vertex, "rows_late_before")
         worked = sum(self._since(vertex, name) for name in vertex.metrics if name.startswith(OPERATOR_GROUP))
         return {
@@ -130,8 +130,8 @@ class ProgressReports:
             "numRowsRemoved": 0,
             "allUpdatesTimeMs": round(worked * 1000),
             "allRemovalsTimeMs": 0,
-            "commitTimeMs": round(stored.get("seconds", 0.0) * 1000),
-            "memoryUsedBytes": round(stored.get("bytes", 0.0)),
+            "commitTimeMs": round(commit_seconds * 1000),
+            "memoryUsedBytes": round(vertex.metrics.get("state_bytes", 0.0)),
             "numRowsDroppedByWatermark": max(0, round(late)),
             "numShufflePartitions": vertex.parallelism,
             "numStateStoreInstances": vertex.parallelism,
@@ -189,15 +189,13 @@ def restart_cause(counts: CheckpointCounts) -> str | None:
     return counts.cause.partition("\n")[0] or None
 
 
-def _stored(counts: CheckpointCounts) -> dict[str, dict[str, float]]:
-    """By the uids of stages the bytes of their state in the last complete checkpoint, and the seconds for it."""
-    found: dict[str, dict[str, float]] = {}
+def _commit_seconds(counts: CheckpointCounts) -> Counter[str]:
+    """By the uids of stages the seconds of their tasks for the last complete checkpoint."""
+    found: Counter[str] = Counter()
     last = next((report for report in reversed(counts.reports) if not report.cause), None)
     for part, figures in () if last is None else last.tasks.items():
-        sums = found.setdefault(vertex_of_part(part)[0], {"bytes": 0.0, "seconds": 0.0})
-        told = {name: figures.get(name, 0.0) for name in _STORED}
-        sums["bytes"] += told["bytes"] + told["referred_bytes"] - told["in_flight_bytes"]
-        sums["seconds"] += told["freeze_seconds"] + told["store_seconds"]
+        took = sum(figures.get(name, 0.0) for name in ("freeze_seconds", "store_seconds"))
+        found[vertex_of_part(part)[0]] += took  # type: ignore[assignment]
     return found
 
 

@@ -37,6 +37,11 @@ class DueTimes:
         return sum(len(run) for run in self._runs)
 
     @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum(run.times.nbytes + run.numbers.nbytes for run in self._runs)
+
+    @property
     def next(self) -> int | None:
         """The least time; None if there is none."""
         return min((int(run.times[run.taken]) for run in self._runs), default=None)

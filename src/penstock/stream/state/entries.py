@@ -19,6 +19,7 @@ from penstock.stream.run_rows import taken_of
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state.columns import Mask, values_of
 from penstock.stream.state.list_rows import FrozenListRows, ListRows
+from penstock.stream.state_place import bytes_of
 
 _NUMBERS = pa.schema([("entry", pa.int64())])
 _INT64 = np.dtype(np.int64)
@@ -40,6 +41,11 @@ class Entries:
     def live(self) -> int:
         """The number of entries that are there."""
         return self._live
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of((self._index, self._is_live, self._of_slot))
 
     def find(self, slots: Slots, keys: Sequence[pa.Array]) -> Slots:
         """The entry of each row; -1 where there is none."""

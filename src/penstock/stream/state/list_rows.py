@@ -21,6 +21,7 @@ from penstock.stream.arrow_pieces import rows_of_piece, width_of
 from penstock.stream.key_index import Grown, Slots
 from penstock.stream.run_rows import GATHERED_SLOTS, add_run, taken_rows
 from penstock.stream.slot_array import FrozenSlots, SlotArray
+from penstock.stream.state_place import bytes_of
 
 _NONE = -1
 SPARE_ROWS = 1 << 16
@@ -99,6 +100,12 @@ class ListRows:
     def live(self) -> int:
         """The number of rows of all slots."""
         return self._live
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all, with those of old rows that are still there."""
+        pieces = (self._starts, self._lengths, self._before)
+        return bytes_of((*self._runs, *pieces, self._last, self._depths, self._totals))
 
     def known(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of these slots have rows."""

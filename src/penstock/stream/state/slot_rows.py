@@ -15,6 +15,7 @@ from penstock.record.layout import null_mask
 from penstock.stream.key_index import Slots
 from penstock.stream.slot_array import FrozenSlots, SlotArray
 from penstock.stream.state.columns import Mask, column_of, shown, values_of, width_dtype
+from penstock.stream.state_place import bytes_of
 from penstock.stream.state_rows import StateRows
 
 
@@ -38,6 +39,10 @@ class SlotRows(Protocol):
     @property
     def live(self) -> int:
         """The number of slots that have a row."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
 
     def known(self, slots: Slots) -> Mask:
         """Which of these slots have a row."""
@@ -75,6 +80,11 @@ class FixedRows:
     def live(self) -> int:
         """The number of slots that have a row."""
         return self._live
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of((self._present, *self._columns))
 
     def known(self, slots: Slots) -> Mask:
         """Which of these slots have a row."""
@@ -142,6 +152,10 @@ class _Column:
         self._dtype = dtype
         self._values = SlotArray(dtype)
         self._valid: SlotArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return bytes_of((self._values, self._valid))
 
     def at(self, slots: Slots, known: Mask) -> pa.Array:
         valid = known if self._valid is None else known & self._valid.at(slots)

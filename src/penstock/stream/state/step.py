@@ -25,6 +25,7 @@ from penstock.stream.state.shared_rows import parts
 from penstock.stream.state.store import KeyedStore
 from penstock.stream.state.stored import ABOUT, About
 from penstock.stream.state.times import EVENT, NONE, PROCESSING, TimerValues
+from penstock.stream.state_place import state_figures
 from penstock.stream.watermark import Watermark
 
 SHARED = "all/"
@@ -172,7 +173,7 @@ class ProcessorStep(PlainStep):
 
     def metrics(self) -> dict[str, float]:
         """Keys that have state."""
-        return {"state_rows": float(self._moment.store.keys)}
+        return state_figures(self._moment.store.keys, self._moment.store, self._moment.shared)
 
     def close(self) -> None:
         """Have the processor clean up."""

@@ -47,6 +47,7 @@ from penstock.stream.state.variables import (
     VariableSpec,
     variable,
 )
+from penstock.stream.state_place import bytes_of
 
 SPARE = 1 << 16
 _INT64 = np.dtype(np.int64)
@@ -85,6 +86,11 @@ class KeyedStore:
     def keys(self) -> int:
         """The number of keys that have slots."""
         return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of((self._index, self._timers, *self._variables.values()))
 
     def variable(self, name: str) -> AnyVariable:
         """A variable by its name."""

@@ -17,6 +17,7 @@ from penstock.stream.slot_array import SlotArray
 from penstock.stream.state.columns import Mask, values_of
 from penstock.stream.state.due_times import DueTimes, Times
 from penstock.stream.state.entries import Entries, FrozenEntries
+from penstock.stream.state_place import bytes_of
 
 TIME = "time"
 _INT64 = np.dtype(np.int64)
@@ -52,6 +53,11 @@ class Timers:
     def size(self) -> int:
         """The number of timers that memory is held for."""
         return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of((self._entries, self._due, self._is_due))
 
     @property
     def next(self) -> int | None:

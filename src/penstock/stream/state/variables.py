@@ -21,6 +21,7 @@ from penstock.stream.state.columns import Mask, values_of
 from penstock.stream.state.entries import Entries, FrozenEntries
 from penstock.stream.state.list_rows import FrozenListRows, ListRows
 from penstock.stream.state.slot_rows import FrozenSlotRows, slot_rows
+from penstock.stream.state_place import bytes_of
 
 VALUE = "value"
 LIST = "list"
@@ -124,6 +125,11 @@ class ValueVariable:
         return self._rows.live
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of((self._rows, self._expiry))
+
+    @property
     def is_sparse(self) -> bool:
         """Never: it has one place for each slot."""
         return False
@@ -207,6 +213,11 @@ class ListVariable:
         return self._rows.live
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return self._rows.nbytes
+
+    @property
     def is_sparse(self) -> bool:
         """Never: it gathers its rows itself."""
         return False
@@ -282,6 +293,11 @@ class MapVariable:
     def live_keys(self) -> int:
         """The number of entries: no key has less than one."""
         return self._entries.live
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all."""
+        return bytes_of((self._entries, self._values, self._expiry))
 
     @property
     def is_sparse(self) -> bool:
