@@ -166,10 +166,12 @@ def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, fold
         name, sign, _ = (said := " ".join(text.split())).partition(words(said, case.seen))
         assert sign, (case.seen, text)
         assert f"by {stage[:30]}" in name, text
-    for headline, titles in on_pages(result, page, folder):
+    for headline, stages in on_pages(result, page, folder):
+        titles = [each["name"] for each in stages]
         assert titles[case.stage].startswith(short_name(stage))
         assert f"bounded by {titles[case.stage]} (function): " in headline["text"], headline
         assert words(headline["text"], case.words) in headline["text"], headline
+        assert all(each["peakResident"] > 1 << 20 for each in stages), stages
 
 
 def words(text: str, wanted: str) -> str:
@@ -243,10 +245,10 @@ def shown(result: JobResult, frames: JobFrames) -> Iterator[str]:
     yield html.unescape(last_html(last))
 
 
-def on_pages(result: JobResult, page: JobStore, folder: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """The headline of the page, and of the page of the job's log, and the stages' names."""
+def on_pages(result: JobResult, page: JobStore, folder: Path) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """The headline of the page, and of the page of the job's log, and the stages."""
     for told in (lambda: page, lambda: JobLogFiles.at(listed(folder, f"*-{result.job}.jsonl")[0])):
         wait_until(lambda told=told: (told().document(result.job) or {}).get("isOver"), "its end is told")
         found = told().document(result.job)
         assert found is not None
-        yield found["headline"], [stage["name"] for stage in found["stages"]]
+        yield found["headline"], found["stages"]

@@ -36,7 +36,7 @@ def plan(stages: int = 2, tasks: int = 2, *, is_query: bool = False, name: str =
     }
 
 
-def figures(busy: float, rows: float = 1000.0, seconds: float = 10.0) -> dict[str, float]:
+def figures(busy: float, rows: float = 1000.0, seconds: float = 10.0, peak: float = 2e8) -> dict[str, float]:
     """Those of one subtask."""
     return {
         "rows_in": rows,
@@ -47,6 +47,8 @@ def figures(busy: float, rows: float = 1000.0, seconds: float = 10.0) -> dict[st
         "idle_seconds": seconds * (1 - busy),
         "back_pressured_seconds": 0.0,
         "operator.mapInArrow": busy * seconds,
+        "resident_bytes": 1e8,
+        "peak_resident_bytes": peak,
     }
 
 
@@ -64,7 +66,7 @@ def tell(store: JobStore, job: str = "j1", *, stages: int = 2, tasks: int = 2, e
             job, "trace", {"seconds": 10.0, "name": "task_finished", "ids": f"{job}/v{stage}.{subtask}#0 FINISHED"}
         )
     for stage, subtask in everybody:
-        told = figures(0.95 if stage == stages - 1 else 0.1)
+        told = figures(0.95 if stage == stages - 1 else 0.1, peak=(2 + subtask) * 1e8)
         said = {"stage": stage, "subtask": subtask, "figures": told, "state": "finished", "attempt": 0}
         store.say(job, "subtask", {**said, "environment": "host-1-abc"})
     state = "FAILED" if error else "FINISHED"

@@ -34,6 +34,8 @@ def test_a_finished_job_names_the_stage_that_bounded_its_time() -> None:
     )
     assert [stage["busy"] for stage in told["stages"]] == [0.1, 0.95]
     assert told["subtasks"]["rows"][0][:5] == [0, 0, "finished", 0, "host-1-abc"]
+    assert [row[-2:] for row in told["subtasks"]["rows"][:2]] == [[1e8, 2e8], [1e8, 3e8]]
+    assert [stage["peakResident"] for stage in told["stages"]] == [3e8, 3e8]  # of processes there is no sum
     assert [row[0] for row in told["partitions"]["rows"]] == ["j1-e0.0#0", "j1-e0.1#0"]
     assert told["timeline"]["lines"] == 4
     json.dumps(told, allow_nan=False)

@@ -62,10 +62,11 @@ def test_the_worker_with_less_of_the_others_pace_is_named() -> None:
         UseFigures(UseKind.WORKER, f"pid {pid}", {"seconds": 10.0, "busy_seconds": 9.0}, AttemptId("j1", 1, pid, 0))
         for pid in range(3)
     )
-    tasks = tuple(TaskNow("j1", 1, pid, 100.0 if pid == 1 else 1000.0, 9.0, {}) for pid in range(3))
+    tasks = tuple(TaskNow("j1", 1, pid, 100.0 if pid == 1 else 1000.0, 9.0, {}, 1e8, 2e8) for pid in range(3))
     told = looked((process("e1", uses[:2], tasks[:2]), process("e2", uses[2:], tasks[2:])))
     assert "The worker pid 1 of e1 is slow: subtask 1 of stage 1 of j1 does 10% of the others' pace." in told["text"]
-    assert [row[:5] for row in told["workers"]][1] == ["e1", "pid 1", "j1", 1, 1]
+    assert [row[:7] for row in told["workers"]][1] == ["e1", "pid 1", "j1", 1, 1, 1e8, 2e8]
+    assert [row[5:8] for row in told["processes"]] == [[None, None, 2e8], [None, None, 1e8]]
 
 
 @pytest.mark.parametrize("waiting", [8.0, 1.0])

@@ -71,6 +71,8 @@ class Attachment:
         self._data_plane: AttachedDataPlane | None = None
         self._place = place
         self._pulse = PulseWatch(place.pulse, lease)
+        self.beside: Callable[[], Mapping[str, float]] = dict
+        """Gives more figures of the task, those of its process, for each report."""
         self._socket = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(LOOK_SECONDS), 0))
         self._watches = Watches(connection.fileno())
@@ -197,7 +199,7 @@ class Attachment:
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _REPORT_SECONDS
-            self._send(frame(LinkFrameType.REPORT, pack({**metrics, **_disk_figures()})))
+            self._send(frame(LinkFrameType.REPORT, pack({**metrics, **self.beside(), **_disk_figures()})))
 
     def close(self) -> None:
         """Detach; idempotent.

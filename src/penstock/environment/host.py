@@ -49,12 +49,13 @@ from penstock.link import commands
 from penstock.link.master import Heartbeat, PartitionConsumable
 from penstock.link.welcome import Welcome, welcome_frame
 from penstock.link.wire import Done
-from penstock.machine.memory import machine_memory
+from penstock.machine.memory import machine_memory, resident_memory
 from penstock.observe.endpoint import MetricsEndpoint
 from penstock.observe.samples import Sample, heartbeat_samples
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
 from penstock.shuffle.actions import CheckpointGivenUp
+from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT
 
 log = logging.getLogger("penstock.environment")
 
@@ -236,8 +237,11 @@ class Host:
 
     def statistics(self) -> dict[str, float]:
         """Figures for the heartbeat."""
+        resident, peak = resident_memory()
         return {
             **self.memory.figures(),
+            RESIDENT: resident,
+            PEAK_RESIDENT: peak,
             "hybrid_segments": self.arbiter.held,
             "partitions": len(self.registry),
             "read_bytes_held": self.reads.bytes_held,

@@ -8,7 +8,7 @@ are counters of seconds: their rate is the share of time that Flink calls `...Ti
 
 from __future__ import annotations
 
-from penstock.shuffle.metrics import TASK_LABELS, WATERMARK, Metric, MetricKind
+from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT, TASK_LABELS, WATERMARK, Metric, MetricKind
 
 COUNTER, GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 _TASK = TASK_LABELS
@@ -125,7 +125,10 @@ TASKS = (
         "rows_late",
         "numLateRecordsDropped",
     ),
+    _task("penstock_task_resident_bytes", GAUGE, "Memory of the process that the task runs in.", RESIDENT),
+    _task("penstock_task_peak_resident_bytes", GAUGE, "The most of it while the task ran.", PEAK_RESIDENT),
     _task("penstock_task_state_rows", GAUGE, "Rows, or keys, of the task's state.", "state_rows"),
+    _task("penstock_task_state_bytes", GAUGE, "Bytes of the task's state, in memory or mapped files.", "state_bytes"),
     _task(
         "penstock_task_watermark_seconds",
         GAUGE,
@@ -244,6 +247,8 @@ ENVIRONMENTS = (
         "memory_in_use_bytes",
         "UsedMemory",
     ),
+    _host("penstock_environment_resident_bytes", GAUGE, "Memory of its process.", RESIDENT),
+    _host("penstock_environment_peak_resident_bytes", GAUGE, "The most of it since it began.", PEAK_RESIDENT),
     _host(
         "penstock_environment_hybrid_segments",
         GAUGE,

@@ -29,6 +29,8 @@ READING, WRITING = "(reading)", "(writing)"
 
 WATERMARK = "watermark_seconds"
 """The figure that says how far event time is at a task, in seconds since 1970: the least of several counts."""
+RESIDENT, PEAK_RESIDENT = "resident_bytes", "peak_resident_bytes"
+"""The memory of the process in which a task runs, and the most while it ran: of several counts the greatest."""
 
 
 class MetricKind(StrEnum):

@@ -45,6 +45,7 @@ from penstock.shuffle import (
 from penstock.spark.first_contact import Sent
 from penstock.spark.kept_output import keeping_output
 from penstock.spark.python_worker import settle_in
+from penstock.spark.task_watch import TaskWatch
 from penstock.task.allocation import warm_memory
 from penstock.task.runner import SubtaskPlan, SubtaskReport, run_subtask
 
@@ -239,7 +240,8 @@ def _run_deployed(
     rows: Batches | None,
 ) -> tuple[str, str]:
     state, error, kind, lost = TaskEnd.FINISHED, "", FailureKind.CAUSE, None
-    report = SubtaskReport({}, {}, {})
+    report, watch = SubtaskReport({}, {}, {}), TaskWatch()
+    attachment.beside = watch.figures
     try:
         with warm_memory():
             report = _run_kept(plan, attachment, deployment, rows)
@@ -256,7 +258,8 @@ def _run_deployed(
         state, error, kind = TaskEnd.FAILED, error_text(failure), failure_kind(failure)
         lost = getattr(failure, "partition", None) if isinstance(failure, PenstockError) else None
     unread = None if lost is None else PartitionId.from_wire(lost)
-    attempt, metrics = deployment.attempt, {name: float(value) for name, value in report.metrics.items()}
+    figures = {**report.metrics, **watch.figures()}
+    attempt, metrics = deployment.attempt, {name: float(value) for name, value in figures.items()}
     ended = TaskFinished(
         attempt,
         state,

@@ -15,7 +15,7 @@ from penstock.job.core.bottleneck import Load, StageLoad, load_of
 from penstock.job.core.result import SubtaskStatus
 from penstock.job.core.slow_parts import PHASES
 from penstock.shuffle import DatasetId, PartitionId
-from penstock.shuffle.metrics import WATERMARK
+from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT, WATERMARK
 from penstock.web.headline import headline
 from penstock.web.phases import quartiles, share_of
 from penstock.web.record import JobRecord
@@ -26,6 +26,7 @@ from penstock.web.titles import short_name
 SUBTASK_COLUMNS = (
     *("stage", "subtask", "state", "attempt", "environment", "rowsIn", "rowsOut", "bytesIn", "bytesOut", "seconds"),
     *("busy", "pressed", "idle", "storing", "inQueue", "outQueue", "inPool", "outPool", "spilled"),
+    *("resident", "peakResident"),
 )
 PARTITION_COLUMNS = ("partition", "edge", "stage", "subtask", "environment", "state", "bytes")
 PART_COLUMNS = ("stage", "subtask", *PHASES, "bytes", "inFlight")
@@ -102,11 +103,13 @@ def _stage(record: JobRecord, stage: Mapping[str, Any]) -> dict[str, Any]:
         "bytesIn": round(figures.get("bytes_in", 0)),
         "bytesOut": round(figures.get("bytes_out", 0)),
         "spilled": round(figures.get("spilled_bytes", 0)),
+        "peakResident": figures.get(PEAK_RESIDENT),
         "late": round(figures.get("rows_late", 0)),
         "watermark": min(
             (each[WATERMARK] for each in record.figures.get(number, []) if WATERMARK in each), default=None
         ),
-        "stateRows": round(figures["state_rows"]) if "state_rows" in figures else None,
+        "stateRows": figures.get("state_rows"),
+        "stateBytes": figures.get("state_bytes"),
         **_shares(load, record.levels.get(number)),
     }
 
@@ -167,7 +170,9 @@ def _subtask(figures: Mapping[str, float], status: SubtaskStatus, load: Load) ->
     pools = (figures.get(name) for name in ("in_queue", "out_queue", "in_pool_usage", "out_pool_usage"))
     seconds, spilled = round(figures.get("seconds", 0.0), 2), round(figures.get("spilled_bytes", 0))
     place = (status.state, status.attempt, status.environment)
-    return [*place, *counts, seconds, *shares, *(None if each is None else round(each, 3) for each in pools), spilled]
+    used = (None if each is None else round(each, 3) for each in pools)
+    memory = (figures.get(name) for name in (RESIDENT, PEAK_RESIDENT))
+    return [*place, *counts, seconds, *shares, *used, spilled, *memory]
 
 
 def _partitions(record: JobRecord) -> list[list[Any]]:

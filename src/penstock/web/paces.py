@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.job.shell.processes import ProcessNow, TaskNow
+from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT
 from penstock.web.uses import SLOW, UseNow, uses_document
 
 SILENT = 5.0
@@ -89,7 +90,10 @@ def _process(process: ProcessNow) -> list[Any]:
     share = None if used is None or not size else round(used / size, 3)
     told = ("hybrid_spilled_bytes", "read_bytes_held", "connections", "remote_bytes_in", "remote_bytes_out")
     place = (process.name, process.host, process.pid, round(process.silent, 1), len(process.tasks))
-    return [*place, used, size, share, *(figures.get(name) for name in told), process.metrics or "not served"]
+    resident = [task.resident for task in process.tasks if task.resident is not None]
+    memory = (figures.get(RESIDENT), figures.get(PEAK_RESIDENT), sum(resident) if resident else None)
+    counts = (figures.get(name) for name in told)
+    return [*place, *memory, used, size, share, *counts, process.metrics or "not served"]
 
 
 def _slow(processes: Sequence[ProcessNow], paces: list[list[Any]]) -> list[str]:

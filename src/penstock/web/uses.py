@@ -88,11 +88,11 @@ def _since(process: str, use: UseFigures, marks: deque[_Sums], now: float) -> Us
 def uses_document(processes: Sequence[ProcessNow], uses: Sequence[UseNow]) -> dict[str, Any]:
     """The tables of disks, workers and users, and the sentences about them."""
     disks, workers, users = ([each for each in uses if each.use.kind is kind] for kind in UseKind)
-    paces = _worker_paces(processes)
+    paces, memory = _worker_paces(processes), _worker_memory(processes)
     return {
         "text": [*_about_disks(disks), *_about_workers(workers, paces), *_about_users(users)],
         "disks": [_disk(each) for each in disks],
-        "workers": [_worker(each, paces) for each in workers],
+        "workers": [_worker(each, paces, memory) for each in workers],
         "users": [
             [
                 each.process,
@@ -158,15 +158,29 @@ def _worker_paces(processes: Sequence[ProcessNow]) -> dict[tuple[str, int, int],
     return paces
 
 
+def _worker_memory(processes: Sequence[ProcessNow]) -> dict[tuple[str, int, int], tuple[float | None, ...]]:
+    """The memory of the process of each subtask that runs, and the most while it ran."""
+    return {
+        (task.job, task.stage, task.subtask): (task.resident, task.peak_resident)
+        for process in processes
+        for task in process.tasks
+    }
+
+
 def _place(each: UseNow) -> tuple[str, int, int] | None:
     attempt = each.use.attempt
     return None if attempt is None or attempt.vertex < 0 else (attempt.job, attempt.vertex, attempt.subtask)
 
 
-def _worker(each: UseNow, paces: Mapping[tuple[str, int, int], float]) -> list[Any]:
+def _worker(
+    each: UseNow,
+    paces: Mapping[tuple[str, int, int], float],
+    memory: Mapping[tuple[str, int, int], tuple[float | None, ...]],
+) -> list[Any]:
     place = _place(each)
-    part = None if place is None else paces.get(place)
-    return [each.process, each.use.name, *(place or (None, None, None)), _rounded(_busy(each)), _rounded(part)]
+    part, has = (None, (None, None)) if place is None else (paces.get(place), memory.get(place, (None, None)))
+    at = place or (None, None, None)
+    return [each.process, each.use.name, *at, *has, _rounded(_busy(each)), _rounded(part)]
 
 
 def _busy(each: UseNow) -> float | None:

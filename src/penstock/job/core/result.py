@@ -13,7 +13,7 @@ from penstock.job.core.bottleneck import Bottleneck
 from penstock.job.core.recovery.lost_rows import LostRows
 from penstock.job.core.states import JobState
 from penstock.shuffle import ShuffleDescriptor
-from penstock.shuffle.metrics import KEY_GROUP, ROWS_GROUP, WATERMARK
+from penstock.shuffle.metrics import KEY_GROUP, PEAK_RESIDENT, RESIDENT, ROWS_GROUP, WATERMARK
 
 TraceEntry = tuple[float, str, str]
 """Seconds since the job was submitted, the name of what happened, and to whom."""
@@ -56,11 +56,13 @@ def entries_in(trace: tuple[TraceEntry, ...]) -> int:
 
 
 def summed(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Added up by name; shares of keys and moments are none that could be."""
+    """Added up by name, but of processes' memory the most; shares of keys and moments are none that could be."""
     sums: dict[str, float] = {}
     for told in figures:
         for name, value in told.items():
-            if not name.startswith((KEY_GROUP, ROWS_GROUP, WATERMARK)):
+            if name in (RESIDENT, PEAK_RESIDENT):
+                sums[name] = max(sums.get(name, 0.0), value)
+            elif not name.startswith((KEY_GROUP, ROWS_GROUP, WATERMARK)):
                 sums[name] = sums.get(name, 0.0) + value
     return sums
 

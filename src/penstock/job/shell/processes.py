@@ -12,6 +12,7 @@ from penstock.job.shell.environments import AttachedEnvironment
 from penstock.job.shell.figures import TaskFigures
 from penstock.link.figures import UseFigures
 from penstock.observe.samples import busy_seconds
+from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class TaskNow:
     rows: float
     busy_seconds: float
     shares: dict[str, float]
+    resident: float | None = None
+    peak_resident: float | None = None
+    """The memory of its process, and the most while it ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +76,5 @@ def _one(environment: AttachedEnvironment, tasks: tuple[TaskNow, ...], silent: f
 
 
 def _task(place: tuple[str, int, int], figures: Mapping[str, float], shares: dict[str, float]) -> TaskNow:
-    return TaskNow(*place, figures.get("rows_in", 0.0), busy_seconds(figures), shares)
+    memory = (figures.get(name) for name in (RESIDENT, PEAK_RESIDENT))
+    return TaskNow(*place, figures.get("rows_in", 0.0), busy_seconds(figures), shares, *memory)

@@ -63,14 +63,14 @@ function settingsPart() {
 }
 
 function stagesPart() {
-  const batch = new Table("Stages of the job", [["stage", "text", "phone"], ["state", "text", "phone"], ["duration", "seconds", "phone"], ["of the job's time", "share"], ["rows in", "count"], ["rows out", "count"], ["in", "bytes"], ["out", "bytes"], ["spilled", "bytes"],
+  const batch = new Table("Stages of the job", [["stage", "text", "phone"], ["state", "text", "phone"], ["duration", "seconds", "phone"], ["of the job's time", "share"], ["rows in", "count"], ["rows out", "count"], ["in", "bytes"], ["out", "bytes"], ["spilled", "bytes"], ["most memory", "bytes"],
     ["tasks", "count"], ["shortest", "seconds"], ["first quarter", "seconds"], ["median", "seconds"], ["third quarter", "seconds"], ["longest", "seconds"]]);
   const query = queryTable();
   const fill = (told) => {
     batch.place.hidden = told.kind === "query";
     query.place.hidden = told.kind !== "query";
     if (told.kind === "query") return query.draw(told);
-    batch.fill(told.stages.map((s) => [s.name, stageState(s), s.duration, s.share, s.rowsIn, s.rowsOut, s.bytesIn, s.bytesOut, s.spilled, s.tasks, ...(s.quartiles || [null, null, null, null, null])]),
+    batch.fill(told.stages.map((s) => [s.name, stageState(s), s.duration, s.share, s.rowsIn, s.rowsOut, s.bytesIn, s.bytesOut, s.spilled, s.peakResident, s.tasks, ...(s.quartiles || [null, null, null, null, null])]),
       (row) => named(told) === row[0]);
   };
   return [element("div", {}, batch.place, query.place), fill];
@@ -83,9 +83,9 @@ function stageState(stage) {
 
 function queryTable() {
   const table = new Table("Stages", [["stage", "text", "phone"], ["run", "count", "phone"], ["ended", "count"], ["of", "count"], ["busy, most", "share", "phone"], ["busy, mean", "share"], ["waits for room", "share"],
-    ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["late rows", "count"], ["watermark", "text"], ["rows of state", "count"]]);
+    ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["most memory", "bytes"], ["late rows", "count"], ["watermark", "text"], ["rows of state", "count"], ["state", "bytes"]]);
   const draw = (told) => table.fill(told.stages.map((s) => [s.name, s.running, s.ended, s.tasks, s.busy, s.busyMean, s.pressed, s.busiest,
-    s.operators.slice(0, 3).map(([name, share]) => `${name} ${percent(share)}`).join(", "), s.rowsIn, s.rowsOut, s.bytesOut, s.spilled, s.late, moment(s.watermark), s.stateRows]), (row) => named(told) === row[0]);
+    s.operators.slice(0, 3).map(([name, share]) => `${name} ${percent(share)}`).join(", "), s.rowsIn, s.rowsOut, s.bytesOut, s.spilled, s.peakResident, s.late, moment(s.watermark), s.stateRows, s.stateBytes]), (row) => named(told) === row[0]);
   return { place: table.place, draw };
 }
 
@@ -97,7 +97,7 @@ function subtasksPart() {
     draw();
   });
   const table = new Table("Subtasks", [["stage", "text"], ["subtask", "count"], ["state", "text"], ["attempt", "count"], ["place", "text"], ["rows in", "count"], ["rows out", "count"], ["in", "bytes"], ["out", "bytes"],
-    ["time", "seconds"], ["busy", "share"], ["waits for room", "share"], ["idle", "share"], ["waits for its log", "share"], ["queued in", "count"], ["queued out", "count"], ["buffers in", "share"], ["buffers out", "share"], ["spilled", "bytes"]]);
+    ["time", "seconds"], ["busy", "share"], ["waits for room", "share"], ["idle", "share"], ["waits for its log", "share"], ["queued in", "count"], ["queued out", "count"], ["buffers in", "share"], ["buffers out", "share"], ["spilled", "bytes"], ["memory", "bytes"], ["most memory", "bytes"]]);
   const fill = (told) => {
     const names = namesOf(told);
     const rows = told.subtasks.rows.filter((row) => state.stage === null || row[0] === state.stage);
@@ -211,12 +211,12 @@ function errorsPart() {
 function processesPart() {
   const words = element("p");
   const slow = new Table("The pace of each process in each stage that runs", [["job", "text"], ["stage", "count"], ["place", "text"], ["tasks", "count"], ["rows", "count"], ["rows in a second of work", "count"], ["of the others' pace", "share"], ["busy", "share"], ["waits for room", "share"]]);
-  const table = new Table("Environment processes", [["process", "text"], ["host", "text"], ["pid", "count"], ["silent for", "seconds"], ["tasks", "count"], ["memory in use", "bytes"], ["of", "bytes"], ["share", "share"], ["spilled by hybrid", "bytes"],
+  const table = new Table("Environment processes", [["process", "text"], ["host", "text"], ["pid", "count"], ["silent for", "seconds"], ["tasks", "count"], ["memory", "bytes"], ["most memory", "bytes"], ["its workers' memory", "bytes"], ["network memory in use", "bytes"], ["of", "bytes"], ["share", "share"], ["spilled by hybrid", "bytes"],
     ["read ahead", "bytes"], ["connections", "count"], ["from others", "bytes"], ["to others", "bytes"], ["metrics at", "text"]]);
   const held = new Table("Partitions that they hold", [["process", "text"], ["service", "text"], ["kind", "text"], ["state", "text"], ["partitions", "count"], ["bytes", "bytes"]]);
   const disks = new Table("Disks: the bytes and the time of reads and writes, and those of the last seconds", [["process", "text"], ["disk", "text"], ["read", "bytes"], ["written", "bytes"], ["time reading", "seconds"], ["time writing", "seconds"],
     ["reads, in a second of them", "bytes"], ["writes, in a second of them", "bytes"], ["now reading", "share"], ["now writing", "share"]]);
-  const workers = new Table("Workers", [["process", "text"], ["worker", "text"], ["job", "text"], ["stage", "count"], ["subtask", "count"], ["busy", "share"], ["of the others' pace", "share"]]);
+  const workers = new Table("Workers", [["process", "text"], ["worker", "text"], ["job", "text"], ["stage", "count"], ["subtask", "count"], ["memory", "bytes"], ["most memory", "bytes"], ["busy", "share"], ["of the others' pace", "share"]]);
   const users = new Table("Users", [["process", "text"], ["user", "text"], ["bytes", "bytes"], ["bytes a second", "bytes"], ["waits", "share"]]);
   const all = [slow, disks, workers, users, table, held];
   const fill = () => {
@@ -229,7 +229,7 @@ function processesPart() {
     words.textContent = found.text;
     slow.fill(found.paces, (row) => row[6] !== null && row[6] < 0.67);
     disks.fill(found.disks);
-    workers.fill(found.workers, (row) => row[6] !== null && row[6] < 0.67);
+    workers.fill(found.workers, (row) => row[7] !== null && row[7] < 0.67);
     users.fill(found.users);
     users.place.hidden = !found.users.length;
     table.fill(found.processes);

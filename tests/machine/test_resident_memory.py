@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that a process has, as its tasks tell it."""
+
+from __future__ import annotations
+
+from penstock.machine.memory import PeakMemory, resident_memory
+
+LARGE, SMALL = 96 << 20, 48 << 20
+SLACK = 16 << 20
+"""Other parts of the process may take or give back so much meanwhile."""
+
+
+def test_a_tasks_peak_is_its_own_and_not_that_of_a_task_before() -> None:
+    """A worker runs many: of a record of its process the task that made it tells, and the next one does not."""
+    before, _ = resident_memory()
+    first = PeakMemory()
+    held = b"x" * LARGE
+    del held
+    now, peak = first.look()
+    assert peak - before > LARGE - SLACK
+    assert now - before < SLACK
+    second = PeakMemory()
+    held = b"x" * SMALL
+    assert second.look()[0] - before > SMALL - SLACK
+    del held
+    assert SMALL - SLACK < second.look()[1] - before < LARGE - SLACK
