@@ -47,7 +47,7 @@ ROOMS: dict[str, set[str]] = {
     "graph": {"shuffle"},
     "job": {"checkpoint", "connection", "graph", "link", "observe", "shuffle"},
     "operators": {"graph", "machine", "record"},
-    "task": {"graph", "operators", "record", "shuffle"},
+    "task": {"graph", "machine", "operators", "record", "shuffle"},
     "stream": {"checkpoint", "graph", "machine", "operators", "record", "shuffle", "task"},
     "plugin": {"record", "shuffle"},
     "remote": {"connection", "link", "machine", "observe", "shuffle"},

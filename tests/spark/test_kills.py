@@ -77,7 +77,9 @@ def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: s
     error = action.wait()
     assert isinstance(error, Exception)
     assert action.ended - began < DEADLINE
-    assert "was lost" in str(error)
+    assert "was lost: its process (pid " in str(error)
+    assert "was killed in mapInArrow(" in str(error)
+    assert "org.apache.spark" not in str(error)
     assert not (folder / "ended").exists()
     assert probe.slots_in_use() == 0
     probe.wait_as_before(before)

@@ -39,6 +39,7 @@ from penstock.environment.task_frames import TaskFrames
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.environment.tasks.calls import Services, TaskCalls
 from penstock.environment.tasks.checkpoint_files import CheckpointFiles
+from penstock.environment.tasks.deaths import Deaths
 from penstock.environment.tasks.session import TaskSession, peer_pid
 from penstock.environment.tasks.task_registry import TaskRegistry
 from penstock.environment.throttling import Coordinator, Throttling, other_coordinator
@@ -93,6 +94,7 @@ class Host:
         folders = Folders(config.place, blocking)
         buffers = SortBuffers(self.memory.pool, network.segment_size)
         self._uses = HostUses()
+        self.deaths = Deaths()
         self.storage = Storage(folders, self.reads, blocking.reserve)
         producers = Producers(name, self.registry, self.consumable)
         self.stored = StoredPartitions(producers, self.memory, self.arbiter, self.storage)
@@ -175,7 +177,7 @@ class Host:
         to_task = TaskFrames(endpoint, self.turn)
         task = AttachedTask(to_task, self.memory.references.attach(f"pid {pid} session {id(to_task):x}"), pid)
         task.on_disk_work = self._uses.task_told
-        session = TaskSession(endpoint, task, TaskCalls(task, self._services))
+        session = TaskSession(endpoint, task, TaskCalls(task, self._services), self.deaths)
         session.start(welcome_frame(welcome), segments.fd)
 
     def stop(self, reason: str) -> None:

@@ -132,7 +132,7 @@ def _accept(host: Host, connection: socket.socket) -> None:
 
 
 async def _watch(host: Host, pulse: Pulse) -> None:
-    """Beat, expire readers that wait too long, look after writers that wait, end an environment nobody uses."""
+    """Beat, expire readers that wait too long, look after writers and processes, end an environment nobody uses."""
     loop, lease = asyncio.get_running_loop(), host.config.settings.environment.lease_timeout
     idle_since = loop.time()
     while True:
@@ -140,6 +140,7 @@ async def _watch(host: Host, pulse: Pulse) -> None:
         pulse.beat()
         host.partitions.expire_waiting()
         host.arbiter.stepped()
+        host.deaths.look(host.task_registry.tasks)
         if host.is_owned or not host.is_idle:
             idle_since = loop.time()
         elif loop.time() - idle_since > lease:

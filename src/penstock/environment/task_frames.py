@@ -28,7 +28,10 @@ from penstock.link.wire import Plain
 
 
 class TaskFrames:
-    """The outgoing side of one connection; a member of the turn. `lost` is called, with the cause, when it breaks."""
+    """The outgoing side of one connection; a member of the turn. `lost` is called, with the cause, when it breaks.
+
+    Not so where the task has closed it: whoever reads it learns that too, after all that the task has said.
+    """
 
     def __init__(self, endpoint: Endpoint, turn: Turn) -> None:
         self.lost: Callable[[str], None] = _ignore
@@ -110,6 +113,9 @@ class TaskFrames:
     def _send(self) -> None:
         try:
             sent = self._endpoint.send_nowait([self._unsent])
+        except (BrokenPipeError, ConnectionResetError):
+            self.close()
+            return
         except OSError as error:
             self.lost(f"its connection broke: {error}")
             return

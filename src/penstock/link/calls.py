@@ -93,6 +93,13 @@ class ShareCounts(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class ShareWork(Request[Done]):
+    """The task says what it works on in memory that it has open under this descriptor; read when it has died."""
+
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReportMissingFile(Request[Done]):
     """A reader found that a file of a finished partition is gone; the answer is the error that says why."""
 
@@ -182,6 +189,7 @@ CALLS: dict[str, type[Request[Any]]] = {
         LeaveFiles,
         HandOverPart,
         ShareCounts,
+        ShareWork,
     )
 }
 """Every call, by its name on the wire."""

@@ -2,7 +2,8 @@
 """The tasks of a Python worker of Spark's that it does once in its life, because it runs many tasks.
 
 PySpark collects garbage after every task: with PyArrow and PySpark loaded that is 15 ms of each, 1 ms where what the
-imports made is left out. And the environment's memory stays mapped between tasks (`attachment/kept_memory`).
+imports made is left out. And the environment's memory stays mapped between tasks (`attachment/kept_memory`), and the
+sign of what the worker works on stays open (`machine/work_sign`).
 
 When Spark has cancelled a task it closes the worker's pipe, and PySpark's daemon prints a traceback of every worker
 that still wanted to flush it. A pipe that Spark has closed is no news, so those are left out.
@@ -17,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.attachment.kept_memory import kept_memory
+from penstock.machine.work_sign import WORK
 
 _is_settled = False
 
@@ -27,6 +29,7 @@ def settle_in() -> None:
     if not _is_settled and _is_worker():
         _is_settled = True
         kept_memory.keep()
+        WORK.open()
         leave_out_closed_pipes(sys.modules["__main__"])
         if "pyspark.daemon" in sys.modules:
             leave_out_closed_pipes(sys.modules["pyspark.daemon"])

@@ -32,7 +32,9 @@ from penstock.errors import (
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJobId, TaskId, WorkerId, WorkerNumber
+from penstock.link.calls import ShareWork
 from penstock.link.master import AwaitProducers, RegisterTask, TaskEnd, TaskFinished
+from penstock.machine.work_sign import WORK
 from penstock.settings import Settings
 from penstock.shuffle import (
     AttemptId,
@@ -210,6 +212,8 @@ def _begin(plan: TaskPlan, identity: AttemptId) -> tuple[Attachment, TaskDeploym
         attachment = attach(launch_here(plan.launch), identity)
         try:
             attachment.begin()
+            if WORK.descriptor >= 0:
+                attachment.tell(ShareWork(WORK.descriptor), lambda _: None)
             return attachment, _ask(attachment, identity, plan)
         except BaseException as error:
             attachment.close()
@@ -257,6 +261,8 @@ def _run_deployed(
 
         state, error, kind = TaskEnd.FAILED, error_text(failure), failure_kind(failure)
         lost = getattr(failure, "partition", None) if isinstance(failure, PenstockError) else None
+    finally:
+        WORK.tell("")
     unread = None if lost is None else PartitionId.from_wire(lost)
     figures = {**report.metrics, **watch.figures()}
     attempt, metrics = deployment.attempt, {name: float(value) for name, value in figures.items()}

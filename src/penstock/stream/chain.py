@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import Chunk as StoredChunk
+from penstock.machine.work_sign import WORK
 from penstock.shuffle.metrics import OPERATOR_GROUP
 from penstock.stream.restored_state import PartOfState
 from penstock.stream.sources import SourceReader, partitions_of
@@ -362,9 +363,11 @@ class _StepWatch:
 
     def __enter__(self) -> None:
         self._began = time.monotonic()
+        WORK.tell(self.title)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.seconds += time.monotonic() - self._began
+        WORK.tell("")
         if error is not None:
             error.add_note(f"raised in {self._step.name} of {self.place}")
 

@@ -2,7 +2,8 @@
 """The time of a task's work by operator: operators pull batches out of each other, so each gets its own time alone.
 
 One part of the chain works at a time. A part that is asked for a batch works from then on, until it asks the one in
-front of it, or gives the batch. Two looks at the clock for each batch and operator, nothing for a row.
+front of it, or gives the batch. Two looks at the clock for each batch and operator, nothing for a row. Who works is
+told to the process's sign as well, by which others know it when this process was killed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import pyarrow as pa
+
+from penstock.machine.work_sign import WORK
 
 
 class Batches(Protocol):
@@ -51,6 +54,7 @@ class OperatorClock:
         now, former = time.monotonic(), self._owner
         self._seconds[former] += now - self._since
         self._owner, self._since = owner, now
+        WORK.tell(owner)
         return former
 
     def seconds(self) -> dict[str, float]:

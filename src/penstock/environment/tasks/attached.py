@@ -16,6 +16,7 @@ from penstock.errors import ProtocolError
 from penstock.lifecycle.table import Lifecycle
 from penstock.link.commands import CancelTask, TaskAction
 from penstock.machine.shared_numbers import NumbersOfAnother
+from penstock.machine.work_sign import WorkOfAnother
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.metrics import DISK_GROUP
 
@@ -41,6 +42,7 @@ class AttachedTask:
         self.gates: dict[int, GatePort] = {}
         self._written: dict[PartitionId, WriterPort] = {}
         self._counts: NumbersOfAnother | None = None
+        self._work: WorkOfAnother | None = None
         self.identity: AttemptId | None = None
         self._owners: set[AttemptId] = set()
         self._life = Lifecycle(f"task of process {pid}", TASK_TABLE, TaskState.ATTACHED)
@@ -67,6 +69,15 @@ class AttachedTask:
         self._forget_counts()
         self._counts = NumbersOfAnother(self.pid, descriptor)
 
+    def share_work(self, descriptor: int) -> None:
+        """What it works on can be read here; raises OSError where it can't."""
+        self._forget_work()
+        self._work = WorkOfAnother(self.pid, descriptor)
+
+    def work(self) -> str:
+        """What its process works on, or worked on when it died; empty where it has not said."""
+        return "" if self._work is None else self._work.read()
+
     def counts(self) -> dict[str, float]:
         """Its counts of rows, as they are or were at its death; none if it counts none."""
         return {} if self._counts is None else {name: float(value) for name, value in self._counts.read().items()}
@@ -75,6 +86,11 @@ class AttachedTask:
         counts, self._counts = self._counts, None
         if counts is not None:
             counts.close()
+
+    def _forget_work(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.close()
 
     def reported(self, told: Mapping[str, float]) -> None:
         """It tells how far it is, and what its process has done for disks; its last word is of disks alone."""
@@ -157,6 +173,7 @@ class AttachedTask:
         lost = None if self.state is TaskState.REPORTED else self.attempt
         self._life.move(AttachedTaskEvent.GO)
         self._forget_counts()
+        self._forget_work()
         for gate in list(self.gates.values()):
             _end(gate.close)
         for writer in list(self._written.values()):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ class TaskCalls:
             ask.LeaveFiles: self._leave_files,
             ask.HandOverPart: self._hand_over,
             ask.ShareCounts: self._share_counts,
+            ask.ShareWork: self._share_work,
             **dict.fromkeys((AwaitProducers, OpenResult, ReadResult, *UNANSWERED), services.master.ask),
             AcknowledgeCheckpoint: self._settled,
             DeclineCheckpoint: self._settled,
@@ -218,6 +220,11 @@ class TaskCalls:
                 f"{request.attempt}: its counts of rows can't be read from another process of this host ({error}), so"
                 " a query with recovery=approximate can't say here what is lost: leave the option out"
             ) from error
+        return Done()
+
+    def _share_work(self, request: ask.ShareWork) -> Answer:
+        with contextlib.suppress(OSError):  # nobody is told then what it worked on, should it die
+            self._task.share_work(request.descriptor)
         return Done()
 
     def _settled(self, request: AcknowledgeCheckpoint | DeclineCheckpoint) -> Answer:

@@ -2,8 +2,9 @@
 """One attached task on the environment's side: its socket, its frames, and its end.
 
 A task's end is seen twice: by the end of its socket and by its pidfd, because a child that user code forked may keep
-the socket open. Either one gives back everything the task held, once. A frame of a task that it may not send ends
-this session and no other; so does an error here while the task is served.
+the socket open. Either one gives back everything the task held, once. Where the socket ends without a word the
+process is dying: a moment is given to the kernel to say how. A frame of a task that it may not send ends this session
+and no other; so does an error here while the task is served.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.connection.frames import FrameReader
 from penstock.connection.sockets import SocketEndpoint
 from penstock.environment.tasks.attached import AttachedTask
 from penstock.environment.tasks.calls import TaskCalls
+from penstock.environment.tasks.deaths import Deaths
 from penstock.errors import AuthenticationError, ProtocolError
 from penstock.link.control import unpack
 from penstock.link.frames import (
@@ -34,40 +36,47 @@ from penstock.link.frames import (
     read_stored,
 )
 from penstock.link.peers import peer_of
+from penstock.machine.process_end import NotTold, exit_code_of
 from penstock.partition.extents import OWN, Extent
 
 log = logging.getLogger("penstock.environment")
 
 _READ_TURN = 8
 """Reads per turn before other sessions get theirs."""
+_DEATH_SECONDS = 1.0
+"""A process whose connection ended without a word is dead by then."""
+_TOLD_SECONDS = 0.02
+"""Between two questions how a dead process ended."""
+_QUESTIONS = 10
 
 
 class TaskSession:
     """One attached task, which has proved itself."""
 
-    def __init__(self, endpoint: SocketEndpoint, task: AttachedTask, calls: TaskCalls) -> None:
+    def __init__(self, endpoint: SocketEndpoint, task: AttachedTask, calls: TaskCalls, deaths: Deaths) -> None:
         self._endpoint = endpoint
         self._task = task
         self._calls = calls
+        self._deaths = deaths
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._closed = False
-        self._said_bye = False
+        self._said_bye = self._is_dying = False
         self._pidfd = -1
 
     def start(self, welcome: bytes, memory: int) -> None:
         """Welcome the task with the memory, and begin to listen to it."""
         self._task.to_task.lost = self.close
         self._calls.enter()
+        self._deaths.see(self._task.pid)
         self._endpoint.set_readable(self._readable)
-        pid = self._task.pid
         with contextlib.suppress(OSError, AttributeError):
-            self._pidfd = os.pidfd_open(pid)
-            self._loop.add_reader(self._pidfd, lambda: self.close(f"its process (pid {pid}) died"))
+            self._pidfd = os.pidfd_open(self._task.pid)
+            self._loop.add_reader(self._pidfd, self._died)
         try:
             self._endpoint.send_descriptor(welcome, memory)
         except OSError as error:
-            self.close(f"its connection broke: {error}")
+            self._broke(f"its connection broke: {error}")
 
     def close(self, cause: str) -> None:
         """The task is gone: give back what it held, fail what it left unfinished; idempotent."""
@@ -81,6 +90,33 @@ class TaskSession:
             os.close(self._pidfd)
         self._calls.leave(cause)
 
+    def _broke(self, cause: str) -> None:
+        """Its connection has ended. If it has not said that it would, its process will soon have, too."""
+        if self._said_bye or self._pidfd < 0:
+            self.close(cause)
+        elif not self._is_dying:
+            self._is_dying = True
+            self._task.to_task.close()
+            self._endpoint.close()
+            self._loop.call_later(_DEATH_SECONDS, self.close, cause)
+
+    def _died(self) -> None:
+        """Its process has ended."""
+        self._loop.remove_reader(self._pidfd)
+        self._ask_how_it_died(_QUESTIONS)
+
+    def _ask_how_it_died(self, questions: int) -> None:
+        if self._closed:
+            return
+        code = None
+        try:
+            code = exit_code_of(self._pidfd)
+        except NotTold as not_told:
+            if not_told.later and questions:
+                self._loop.call_later(_TOLD_SECONDS, self._ask_how_it_died, questions - 1)
+                return
+        self.close(self._deaths.words(self._task, code))
+
     def _readable(self) -> None:
         try:
             self._read()
@@ -88,7 +124,7 @@ class TaskSession:
             log.exception("task %s broke the protocol", self._task.attempt)
             self.close(f"it broke the protocol: {error}")
         except OSError as error:
-            self.close(f"its connection broke: {error}")
+            self._broke(f"its connection broke: {error}")
         except Exception as error:
             log.exception("the environment failed at serving task %s", self._task.attempt)
             self.close(f"the environment failed at serving it: {error!r}")
@@ -100,7 +136,7 @@ class TaskSession:
             if count is None:
                 return
             if not count:
-                self.close("it ended without a word" if not self._said_bye else "it detached")
+                self._broke("it ended without a word" if not self._said_bye else "it detached")
                 return
             reader.received(count)
             while not self._closed and (found := reader.next_message()) is not None:
