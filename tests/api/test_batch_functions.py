@@ -37,4 +37,8 @@ def test_what_a_function_raises_is_the_querys_failure(error: BaseException, word
     caller = BatchCaller(batches, call, "q")  # type: ignore[arg-type]
     caller.finish()
     assert batches.done_numbers == [0]
-    assert f"the function of foreachBatch failed: {words} (raised in batch 1 of foreachBatch)" == str(caller.failure)
+    lines = str(caller.failure).splitlines()
+    assert lines[0] == f"the function of foreachBatch failed: {words} (in batch 1)"
+    assert lines[1:2] == ["Traceback (most recent call last):"]
+    assert "in call" in lines[2]  # the first frame is the function's own
+    assert lines[-1] == "raised in batch 1 of foreachBatch"

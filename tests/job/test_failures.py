@@ -36,8 +36,17 @@ def test_without_restarts_the_first_failure_is_the_last() -> None:
     cluster.lose_task(0, 0)
     error = cluster.ended["j1"].error
     assert isinstance(error, JobError)
-    assert "stage0 (1/2) on a was lost: its process died" in str(error)
+    assert "stage0, subtask 0 of 2 on a was lost: its process died" in str(error)
     assert cluster.restarted() == []
+
+
+def test_the_name_of_a_stage_that_is_also_the_jobs_stands_once() -> None:
+    """A job has its last stage's name."""
+    cluster = Cluster(4)
+    graph = chain(2)
+    cluster.submit(replace(graph, name=graph.vertices[0].name), restart=NEVER)
+    cluster.lose_task(0, 0)
+    assert str(cluster.ended["j1"].error) == "job stage0 failed: subtask 0 of 2 on a was lost: its process died"
 
 
 def test_used_up_restarts_fail_the_job_with_the_cause() -> None:

@@ -194,7 +194,7 @@ def test_user_error_reaches_the_caller(rig: Rig) -> None:
         environment.finished(deployment.attempt, TaskEnd.CANCELED)
 
     rig.task = task
-    with pytest.raises(JobError, match=r"source \(1/2\) on env-1 failed: File \"user.py\", line 3: boom"):
+    with pytest.raises(JobError, match=r"File \"user.py\", line 3: boom \(source, subtask 0 of 2 on env-1\)"):
         rig.run()
     assert not rig.launcher.cancelled
 

@@ -267,7 +267,7 @@ def test_the_first_cause_is_told(consequence_first: bool) -> None:
     cluster.run()
     error = cluster.ended["j1"].error
     assert isinstance(error, JobError)
-    assert "source (1/2) on a failed: user traceback: boom" in str(error)
+    assert "user traceback: boom (source, subtask 0 of 2 on a)" in str(error)
     assert "producer failed" not in str(error)
 
 

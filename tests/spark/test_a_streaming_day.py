@@ -139,7 +139,7 @@ def test_function_for_each_batch(spark: Any, tmp_path: Path, caplog: pytest.LogC
         return writer.option("checkpointLocation", str(tmp_path / "checkpoints")).start()
 
     arrive(tmp_path / "in", 0, 2)
-    with pytest.raises(PenstockError, match=r"foreachBatch failed: ValueError: the table is away \(raised in"):
+    with pytest.raises(PenstockError, match=r"foreachBatch failed: ValueError: the table is away \(in batch"):
         run().awaitTermination(DEADLINE)
     arrive(tmp_path / "in", 2, 1)
     assert run().awaitTermination(DEADLINE)

@@ -93,6 +93,25 @@ def by_row_number(desk: Desk) -> Any:
 
 
 MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]] = {
+    # arguments
+    "no schema": (
+        lambda d: d.rows.mapInArrow(same),
+        TypeError,
+        "mapInArrow needs schema",
+        "mapInArrow(func, schema)",
+    ),
+    "a path alone": (
+        lambda d: penstock.readParquet(str(d.files)),
+        TypeError,
+        "readParquet needs path",
+        "readParquet(spark, path, ...)",
+    ),
+    "a function as a condition": (
+        lambda d: d.rows.filter(lambda row: row.n > 1),
+        TypeError,
+        "filter: an expression is a SQL string",
+        "write 'n > 1' or F.col('n') > 1",
+    ),
     # columns
     "a key that is no column": (
         lambda d: d.rows.keyBy("wrod"),
@@ -538,3 +557,4 @@ def test_the_first_line_says_what_where_and_what_to_do(desk: Desk, name: str) ->
     assert what in line
     assert remedy in line
     assert len(line) <= LONGEST
+    assert "penstock.errors" not in line

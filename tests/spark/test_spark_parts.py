@@ -411,7 +411,7 @@ def test_secret_never_shows() -> None:
 def test_only_the_users_frames_are_raised() -> None:
     """The lines before the first traceback are ours; an error without one keeps its kind and its words."""
     trace = "Traceback (most recent call last):\n  File 'a.py', line 1, in f\nValueError: boom\nraised in f"
-    assert failure_text(JobError(f"job x failed: x (1/2) on host failed: {trace}\n")) == trace
+    assert failure_text(JobError(f"job x failed: {trace}\n")) == trace
     assert failure_text(SlotsError("it needs 4 slots")) == "SlotsError: it needs 4 slots"
     assert failure_text(KeyError()) == "KeyError: KeyError"
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import errno
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.errors import FailureKind, OutsideError, StorageError
+from penstock.errors import FailureKind, OutsideError, SchemaError, StorageError
 from penstock.operators.expressions import Call, ColumnRef, ValuesError, evaluate
 from penstock.operators.functions import MapInArrow
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.task import failure
-from penstock.task.failure import failure_kind, failure_text
+from penstock.task.failure import Blame, failure_kind, failure_text
 
 
 def full_disk() -> None:
@@ -67,6 +68,39 @@ def test_a_value_that_is_refused_shows_no_frames() -> None:
     text = failure_text(caught.value.with_traceback(caught.value.__traceback__.tb_next))  # without this test's frame
     assert "overflow (cast to a wider type first)" in text
     assert len(text.splitlines()) == 1
+
+
+def test_memory_that_ran_out_says_the_limit_and_what_to_do() -> None:
+    """In the first line, after the operator: Python's own word for it is empty."""
+
+    def eats(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise MemoryError
+        yield from batches
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    words = []
+    for soft in (1 << 44, limit[0]):
+        resource.setrlimit(resource.RLIMIT_AS, (soft, limit[1]))
+        with pytest.raises(MemoryError) as caught:
+            list(MapInArrow(eats, pa.schema([])).apply(iter([])))
+        Blame().note(caught.value, "mapInArrow(eats)", "a stage")
+        words.append(failure_text(caught.value).splitlines()[0])
+    remedy = "Give it more, or let the function take and hold fewer rows at a time"
+    assert words == [
+        f"MemoryError (in mapInArrow(eats)): {named}. {remedy}"
+        for named in (
+            "this process may have 16,777,216 MiB (from spark.executor.pyspark.memory)",
+            "no more memory was to be had",
+        )
+    ]
+
+
+def test_an_error_of_ours_names_its_operator_once() -> None:
+    """Whoever tells it says of which task; nothing of a module, and no frames."""
+    for text, told in (("f: no column", "f: no column (in g)"), ("g: no column", "g: no column")):
+        error = SchemaError(text)
+        Blame().note(error, "g", "a stage")
+        assert failure_text(error) == f"SchemaError: {told}"
 
 
 def test_pythons_own_error_about_a_function_brings_no_frames_of_ours() -> None:

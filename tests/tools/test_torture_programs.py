@@ -58,7 +58,7 @@ def test_a_function_that_spark_need_not_run_may_fail_here_only() -> None:
     error = FunctionError("ValueError: on purpose")
     assert left_out(error, "s1.isEmpty()", "s1 = s1.mapInArrow(f3, schema)")
     assert left_out(error, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(0)")
-    batch = PlanError("penstock.errors.tree.SchemaError: mapInArrow(f4): return type of the user-defined function")
+    batch = PlanError("job a failed: SchemaError: mapInArrow(f4): return type of the user-defined function")
     assert left_out(batch, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(0)")
     assert not left_out(error, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(20)")
     assert not left_out(PlanError("no such thing"), "s1.isEmpty()", "")

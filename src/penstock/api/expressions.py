@@ -22,6 +22,7 @@ from penstock.operators.expressions import ArrowExpression, ColumnRef, Expressio
 from penstock.operators.verbs import Project, Where
 
 WAYS = "a SQL string, a pyspark Column or a pyarrow.compute expression"
+_REMEDY = "write 'n > 1' or F.col('n') > 1; what Python alone can say goes into .mapInArrow(fn, schema)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ExpressionReader:
             elif isinstance(item, str) or is_spark_column(item):
                 for_spark.append(place)
             else:
-                raise TypeError(f"{self.verb}: an expression is {WAYS}, not {type(item).__name__}")
+                raise TypeError(f"{self.verb}: an expression is {WAYS}, not {type(item).__name__}: {_REMEDY}")
         if for_spark:
             found.update(zip(for_spark, self._by_spark([items[place] for place in for_spark]), strict=True))
         return [found[place] for place in range(len(items))]

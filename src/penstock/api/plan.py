@@ -19,6 +19,7 @@ from penstock.api.planned_vertices import PlanBuilder
 from penstock.api.pushdown import pushed_down
 from penstock.errors import SettingError
 from penstock.graph import JobGraph, KeptBy, refuse_ordered_sides
+from penstock.graph.job_graph import shortened
 from penstock.graph.streaming import StreamingOptions
 from penstock.settings import Settings
 from penstock.shuffle import load_service
@@ -26,7 +27,6 @@ from penstock.shuffle.kinds import AUTO
 
 PLANNING_SLOTS = 8
 """Slots that are assumed where a plan is only looked at, and there may be no session to ask."""
-_NAME_LENGTH = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def plan_job(
     vertices = builder.build(pushed_down(joined_sources(tuple(results))))
     names = [vertex.title for vertex in builder.vertices]
     graph = JobGraph(
-        _shortened(names[vertices[-1]]),
+        shortened(names[vertices[-1]]),
         tuple(vertex.job_vertex(name, 1) for vertex, name in zip(builder.vertices, names, strict=True)),
         tuple(builder.edges),
         tuple(vertices) if keep else (),
@@ -107,12 +107,3 @@ def _keeper(service: str, *, persist: bool) -> KeptBy:
             "name another one in spark.penstock.shuffle.service and this one at its exchanges"
         )
     return KeptBy(service, kind)
-
-
-def _shortened(name: str) -> str:
-    """A name for one line: its head says where rows come from, its end what the last operator is."""
-    if len(name) <= _NAME_LENGTH:
-        return name
-    head, _, last = name.rpartition(" + ")
-    kept = max(_NAME_LENGTH - len(last) - 5, _NAME_LENGTH // 2)
-    return f"{head[:kept]} ... {last}" if head else f"{name[:_NAME_LENGTH]} ..."

@@ -18,6 +18,7 @@ from penstock.graph.shares import Share
 from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import PartitionKind
 
+_NAME_LENGTH = 80
 RESULT_EDGE = -1
 """The number of the output that holds a job's result: not an edge between vertices, but written like one."""
 
@@ -249,6 +250,15 @@ class JobGraph:
     def outputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
         """The edges a vertex writes, in order of their id."""
         return tuple(edge for edge in self.edges if edge.producer == vertex)
+
+
+def shortened(name: str) -> str:
+    """A stage's name for one line: its head says where rows come from, its end what the last operator is."""
+    if len(name) <= _NAME_LENGTH:
+        return name
+    head, _, last = name.rpartition(" + ")
+    kept = max(_NAME_LENGTH - len(last) - 5, _NAME_LENGTH // 2)
+    return f"{head[:kept]} ... {last}" if head else f"{name[:_NAME_LENGTH]} ..."
 
 
 def _numbered(parts: Sequence[_Part], number: int) -> _Part | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from penstock.errors import PlanError
 from penstock.graph.streaming import KEY_GROUP_HASH, SavedParts, SourceReads, part_name, vertex_of_part
@@ -57,19 +58,26 @@ def parts_in_front(
     return tuple(sorted(name for name in saved.parts if vertex_of_part(name)[0] in changed - {uid}))
 
 
-def refuse_other_plan(saved: SavedParts, groups: tuple[int, int], stages: Mapping[str, int], where: str) -> None:
+def refuse_other_plan(
+    saved: SavedParts,
+    groups: tuple[int, int],
+    stages: Mapping[str, int],
+    where: str,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Raise PlanError where a plan can't go on from a checkpoint without losing or doubling rows.
 
     `groups` are the numbers of key groups of the checkpoint and of the query, `stages` the query's by uid with their
-    parallelism. `where` names the checkpoint in messages.
+    parallelism. `where` names the checkpoint in messages, `names` are those that people know of stages, by uid.
     """
     gone = sorted(uid for uid in saved.parallelism.keys() - stages.keys() if not _is_finished(saved, uid))
     if gone:
-        new = sorted(stages.keys() - saved.parallelism.keys())
+        lost = _listed(names.get(uid, uid) for uid in gone)
+        new = _listed(names.get(uid, uid) for uid in sorted(stages.keys() - saved.parallelism.keys()))
         raise PlanError(
-            f"{where} is of another plan: it holds the state of {len(gone)} stages ({_listed(gone)}) that this query "
-            f"does not have; stages of this query that are not in it: {_listed(new)}. Start the query as it was, or "
-            "give it another checkpointLocation"
+            f"{where} is of another plan: it holds the state of {len(gone)} stages ({lost}) that this query does not "
+            f"have; stages of this query that are not in it: {new}. Start the query as it was, or give it another "
+            "checkpointLocation"
         )
     if groups[0] != groups[1]:
         raise PlanError(

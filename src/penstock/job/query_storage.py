@@ -332,7 +332,7 @@ class QueryStorage:
         saved = _saved(metadata)
         if self._sources:
             refuse_other_sources(saved, self._sources, where)
-        refuse_other_plan(saved, groups, stages, where)
+        refuse_other_plan(saved, groups, stages, where, {**metadata.stages, **self._names.stages})
         refuse_finished(saved, where)
         self._agree(SavedStates(storage, metadata, is_savepoint=isinstance(storage, SavepointFolder)))
 

@@ -2,12 +2,13 @@
 """Whose fault a task's failure is, and the traceback worth showing.
 
 The exception itself is never replaced: it gets a note that names the operator, and `failure_text` leaves out the
-frames of Penstock wherever frames of the user's code remain.
+frames of Penstock wherever frames of the user's code remain. Where memory ran out its first line says the limit too.
 """
 
 from __future__ import annotations
 
 import errno
+import resource
 import sysconfig
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -111,22 +112,35 @@ def _is_library(name: str) -> bool:
 def failure_text(error: BaseException) -> str:
     """The failure as the user should see it: one line that says it, then their frames, the message, the notes.
 
-    An error of ours that no function of theirs raised has no frames to show: its message says it all.
+    An error of ours that no function of theirs raised has no frames to show: its message says it all, and whoever
+    tells it says of which task.
     """
     summary = traceback.TracebackException.from_exception(error)
-    whole = list(summary.format_exception_only())
     if _has_user_frames(summary):
         _keep_user_frames(summary)
     elif isinstance(error, PenstockError):
-        return "".join(whole)
-    return f"{whole[0].splitlines()[0]}{_where(error)}\n{''.join(summary.format())}"
+        text, where = f"{type(error).__name__}: {error}", _where(error)
+        return text if where in text else f"{text} (in {where})"
+    first = next(iter(summary.format_exception_only())).splitlines()[0]
+    where = f" (in {_where(error)})" if _where(error) else ""
+    return f"{first}{where}{_memory(error)}\n{''.join(summary.format())}"
 
 
 def _where(error: BaseException) -> str:
-    """The operator that an error was raised in, for its first line."""
+    """The operator that an error was raised in."""
     notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED))
-    name = next(notes, "").removeprefix(_RAISED).partition(_OF)[0]
-    return f" (in {name})" if name else ""
+    return next(notes, "").removeprefix(_RAISED).partition(_OF)[0]
+
+
+def _memory(error: BaseException) -> str:
+    """The limit that was reached where memory ran out, and what to do."""
+    if not isinstance(error, MemoryError):
+        return ""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    named = "no more memory was to be had"
+    if limit != resource.RLIM_INFINITY:
+        named = f"this process may have {limit >> 20:,} MiB (from spark.executor.pyspark.memory)"
+    return f": {named}. Give it more, or let the function take and hold fewer rows at a time"
 
 
 def _has_user_frames(summary: traceback.TracebackException) -> bool:

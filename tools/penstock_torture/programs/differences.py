@@ -53,7 +53,7 @@ _THEIRS = (
 )
 
 
-_OF_ROWS = re.compile(r"tree\.ValuesError: |tree\.SchemaError: \w+\(\w+\): ")
+_OF_ROWS = re.compile(r"\bValuesError: |\bSchemaError: \w+\(\w+\): ")
 """Errors of values, and of batches and frames that a function gave."""
 _TELLING = re.compile(r"[\w.]*(Error|Exception|Invalid|Interrupt|NotImplemented)(: | \[|$)")
 

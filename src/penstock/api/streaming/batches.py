@@ -23,6 +23,7 @@ from penstock.graph import JobGraph
 from penstock.machine.locations import is_uri
 from penstock.stream.batch_files import BatchFiles, FileBatch
 from penstock.stream.folder_sink import FolderSink
+from penstock.task import failure_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -145,7 +146,6 @@ class BatchCaller:
 def _failure(error: BaseException) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
-    notes = "; ".join(getattr(error, "__notes__", ()))
-    made = PenstockError(f"the function of foreachBatch failed: {type(error).__name__}: {error} ({notes})")
+    made = PenstockError(f"the function of foreachBatch failed: {failure_text(error).strip()}")
     made.__cause__ = error
     return made

@@ -98,7 +98,7 @@ def is_users(text: str) -> bool:
 
 
 def told(title: str, environment: str, error: str) -> str:
-    """A task's failure in words. An error of the user's code stands first, and says itself where it was raised."""
+    """A task's failure in words: the error first. One of the user's code says itself in which stage it was raised."""
     if is_users(error):
         return f"{error} (on {environment})"
-    return f"{title} failed: {error or 'no reason given'}"
+    return f"{error or 'it gave no reason'} ({title})"

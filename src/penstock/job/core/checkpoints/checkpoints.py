@@ -25,6 +25,7 @@ from penstock.checkpoint.logged_rows import bytes_in_flight, cut, positions_of
 from penstock.checkpoint.metadata import pack_part, unpack_part
 from penstock.graph import JobVertex
 from penstock.graph.failover import Place
+from penstock.graph.job_graph import shortened
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
 from penstock.job.core import decisions as so
 from penstock.job.core import events
@@ -427,7 +428,7 @@ class Checkpoints:
 
 
 def _query_task(vertex: JobVertex, subtask: int) -> QueryTask:
-    return QueryTask(vertex.id, subtask, f"{vertex.name} ({subtask + 1}/{vertex.parallelism})")
+    return QueryTask(vertex.id, subtask, f"{shortened(vertex.name)}, subtask {subtask} of {vertex.parallelism}")
 
 
 def _options(streaming: StreamingOptions) -> CheckpointOptions:

@@ -172,7 +172,10 @@ class Ending:
         self._lifecycle.move(JobEvent.SETTLED)
         verb, kind = ("was cancelled", JobCancelledError) if cancelled else ("failed", self._failure.kind)
         text = f"{self._failure.text}{self._why_given_up}"
-        error = kind(text if not cancelled and is_users(text) else f"job {self._name} {verb}: {text}")
+        if cancelled or not is_users(text):
+            # A job is named by its last stage, which may be the one that failed.
+            text = f"job {self._name} {verb}: {text.replace(f'{self._name}, ', '')}"
+        error = kind(text)
         yield so.Conclude("job_canceled" if cancelled else "job_failed", error)
 
     # --- deadlines

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState
-from penstock.graph.job_graph import JobVertex
+from penstock.graph.job_graph import JobVertex, shortened
 from penstock.job.core.result import SubtaskStatus
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 
@@ -114,4 +114,4 @@ class Subtask:
     def title(self) -> str:
         """The name for messages."""
         place = f" on {self.environment}" if self.environment else ""
-        return f"{self.vertex.name} ({self.index + 1}/{self.vertex.parallelism}){place}"
+        return f"{shortened(self.vertex.name)}, subtask {self.index} of {self.vertex.parallelism}{place}"
