@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import penstock
 from effort import some_of, with_all
+from penstock.machine.file_choice import FileChoice
 from underway import listed
 
 pytestmark = pytest.mark.spark
@@ -91,3 +93,27 @@ def _spark_name(field: Any) -> str:
     from penstock.spark.types import struct_type
 
     return str(struct_type(pa.schema([field]))[0].dataType.simpleString())
+
+
+def test_files_are_chosen_as_spark_chooses_them(spark: Any, tmp_path: Path) -> None:
+    """Each pattern takes the names that Hadoop's own takes; times and subfolders are those of Spark's reader."""
+    names = ["a.csv", "b.tsv", "a.b.csv", "[a].csv", "a^b", "a-b", "a{1}", "x,y", "z\\w", "ä.csv", "_h.csv"]
+    names.append("a+(b)|c$")
+    globs = ["*.csv", "?.csv", "[a-b].*", "[^a]*", "[!a]*", "{a,b}.?sv", "*.{csv,tsv}", "a\\^b", "[a^]^b", "*[-+]*"]
+    globs += ["\\[a].csv", "x,y", "z\\\\w", "a{1}", "a\\{1}", "*(b)|c$", "a.{b.,}csv"]
+    hadoop = spark.sparkContext._jvm.org.apache.hadoop.fs
+    for glob in globs:
+        right, ours = hadoop.GlobFilter(glob), FileChoice(glob=glob)
+        taken = [name for name in names if ours.takes(name, 0)]
+        assert taken == [name for name in names if right.accept(hadoop.Path("/t", name))], glob
+    for number, place in enumerate(["a.txt", "b.txt", "deep/c.txt", "day=1/d.txt", "_no/e.txt"]):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(place)
+        os.utime(tmp_path / place, (1_800_000_000 + number, 1_800_000_000 + number))
+    text = "date_format(timestamp_seconds(1800000000 + id * 3), \"yyyy-MM-dd'T'HH:mm:ss\") AS at"
+    after, before = (row.at for row in spark.range(2).selectExpr(text).collect())
+    options = {"recursiveFileLookup": True, "pathGlobFilter": "*.txt"}
+    options |= {"modifiedAfter": after, "modifiedBefore": before}
+    ours = penstock.readText(spark, tmp_path, **options)
+    theirs = spark.read.options(**options).text(str(tmp_path))
+    assert sorted(row.value for row in ours.toDF().collect()) == sorted(row.value for row in theirs.collect())

@@ -22,6 +22,7 @@ from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.json_lines import JsonLines
 from penstock.api.line_formats import TextLines
 from penstock.errors import SchemaError, SettingError
+from penstock.machine.file_choice import FileChoice
 from penstock.stream import file_rows
 from penstock.stream.arriving_files import FilesReader, FilesSource, World
 from penstock.stream.file_progress import FileProgress
@@ -210,12 +211,26 @@ def test_files_of_several_schemas_are_one_stream(tmp_path: Path) -> None:
 
 def test_a_partitioned_folder_is_refused(tmp_path: Path) -> None:
     """Its rows would be missed without a word; other folders, and hidden ones, are no rows of it."""
-    for name in ("old", "_delta=1", "f.txt"):
+    for name in ("old", "_delta", ".day=2", "f.txt"):
         (tmp_path / name).mkdir()
     assert list(listed(pafs.LocalFileSystem(), str(tmp_path))) == []
     (tmp_path / "day=3").mkdir()
     with pytest.raises(SettingError, match="is partitioned: it has the folder day=3, and readStream reads"):
         listed(pafs.LocalFileSystem(), str(tmp_path))
+
+
+def test_subfolders_are_read_where_that_is_chosen(tmp_path: Path) -> None:
+    """Also folders with values; a file is known by its place in the folder, and one name may stand in several."""
+    for place in ("a.txt", "day=3/a.txt", "deep/er/b.txt", "_gone/c.txt", "deep/.d/e.txt", "deep/f.csv"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / place, [len(place)])
+    chosen = replace(source(tmp_path, is_bounded=False), choice=FileChoice(glob="*.txt", recursive=True))
+    wanted = ["a.txt", "day=3/a.txt", "deep/er/b.txt"]
+    assert sorted(name for _, name, _ in chosen.listed()) == wanted
+    reader = opened(chosen)
+    assert sorted(rows(reader, 10, 3)) == sorted(map(len, wanted))
+    write(tmp_path / "deep" / "a.txt", [77])
+    assert rows(reader, 10, 1) == [77]
 
 
 def test_a_folder_is_the_same_source_by_whatever_path(tmp_path: Path) -> None:

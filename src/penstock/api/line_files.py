@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 
 from penstock.api.paths import ListedFile, PathLike, data_files
 from penstock.errors import SchemaError, SettingError
+from penstock.machine.file_choice import EACH_FILE, FileChoice
 from penstock.operators.line_ends import (
     behind_line,
     cut_at_lines,
@@ -103,12 +104,15 @@ class LinesSource:
                 yield lines
 
 
-def lines_source(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[ListedFile, ...]]:
+def lines_source(
+    path: PathLike | Sequence[PathLike], verb: str, choice: FileChoice = EACH_FILE
+) -> tuple[pafs.FileSystem, tuple[ListedFile, ...]]:
     """The files of a path with anything in them, or one that is empty; raises SettingError for what is not there."""
-    filesystem, files = data_files(path, verb)
+    filesystem, files = data_files(path, verb, choice)
     if not files:
         raise SettingError(
-            f"{verb}: there is no file in {path} (names that begin with _ or . do not count): check the path"
+            f"{verb}: there is no file in {path} (names that begin with _ or . do not count): check the path, and the"
+            " options that choose files"
         )
     held = tuple(file for file in files if file.size) or files[:1]
     refuse_no_lines(filesystem, held[0].path, verb)

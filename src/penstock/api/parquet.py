@@ -14,7 +14,6 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,18 +22,17 @@ import pyarrow.fs as pafs
 from penstock.api.arrow_filters import Filter, all_of, columns_of, filter_expression, matching
 from penstock.api.conditions import Condition
 from penstock.api.partition_columns import (
-    Column,
     PartitionTyping,
     constant,
     folder_columns,
     names_of,
     partition_values,
 )
-from penstock.api.paths import located
+from penstock.api.paths import PathLike, data_files
 from penstock.api.reading import reading_of
 from penstock.errors import SchemaError, SettingError
 from penstock.graph import unreadable
-from penstock.machine.locations import names_in
+from penstock.machine.file_choice import EACH_FILE, FileChoice
 from penstock.operators.columns import only_column
 from penstock.operators.parquet_read import (
     AS_SPARK,
@@ -48,8 +46,6 @@ from penstock.operators.parquet_read import (
 from penstock.operators.parquet_read import UNIT as INT96_UNIT
 
 BATCH_ROWS = 1 << 16
-
-PathLike = str | Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +196,10 @@ def parquet_source(
     columns: Sequence[str] | None,
     where: Filter,
     session: Any = None,
+    choice: FileChoice = EACH_FILE,
 ) -> ParquetSource:
     """The source of a path, checked; raises SettingError or SchemaError."""
-    return source_of(_open(path, session), columns, where, path)
+    return source_of(_open(path, session, choice), columns, where, path)
 
 
 def source_of(files: ParquetFiles, columns: Sequence[str] | None, where: Filter, shown: object) -> ParquetSource:
@@ -238,20 +235,17 @@ def shares(row_groups: Sequence[RowGroup], parallelism: int) -> list[list[RowGro
     return [sorted(share, key=lambda item: (item.file, item.number)) for share in result]
 
 
-def _open(path: PathLike | Sequence[PathLike], session: Any) -> ParquetFiles:
-    given = [path] if isinstance(path, str | Path) else list(path)
-    if not given:
-        raise SettingError("readParquet: the list of paths is empty")
-    found = [_found(str(item)) for item in given]
-    filesystem = found[0][0]
-    if any(other != filesystem for other, _ in found):
-        raise SettingError("readParquet: all paths must be on one file system")
-    columns: dict[str, tuple[Column, ...]] = {}
-    for _, files in found:
-        for name, own in files:
-            columns.setdefault(name, own)
-    folders = partition_values(tuple(columns.items()), PartitionTyping.of(session))
-    return parquet_files(filesystem, tuple(columns), folders, session)
+def _open(path: PathLike | Sequence[PathLike], session: Any, choice: FileChoice) -> ParquetFiles:
+    filesystem, listed = data_files(path, "readParquet", choice)
+    held = [file for file in listed if file.size or not file.within]
+    if not held:
+        raise SettingError(
+            f"readParquet: there is no Parquet file in {path} (names that begin with _ or . do not count): check the"
+            " path, and the options that choose files"
+        )
+    columns = tuple((file.path, () if choice.recursive else folder_columns(file.within)) for file in held)
+    folders = partition_values(columns, PartitionTyping.of(session))
+    return parquet_files(filesystem, tuple(name for name, _ in columns), folders, session)
 
 
 def parquet_files(
@@ -315,43 +309,3 @@ def _folder_expression(folders: pa.RecordBatch | None, row: int) -> Any:
         value = folders.column(name)[row]
         expression &= ds.field(name) == value if value.is_valid else ds.field(name).is_null()
     return expression
-
-
-Found = list[tuple[str, tuple[Column, ...]]]
-"""Files, with the columns that their folders' names hold."""
-
-
-def _found(path: str) -> tuple[pafs.FileSystem, Found]:
-    filesystem, inner = located(path)
-    names = [name for match in inner for name in _files(filesystem, match, path)]
-    if not names:
-        raise SettingError(
-            f"readParquet: nothing matches {path}: check the pattern, and that the driver sees the folder"
-        )
-    return filesystem, names
-
-
-def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
-    info = filesystem.get_file_info(inner)
-    if info.type == pafs.FileType.NotFound:
-        raise SettingError(
-            f"readParquet: {shown} does not exist: check the path; the driver and all workers must see it"
-        )
-    if info.is_file:
-        return [(inner, ())]
-    entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
-    with names_in(shown):
-        names = sorted(
-            entry.path for entry in entries if entry.is_file and entry.size and _is_data(inner, entry.path)
-        )
-    if not names:
-        raise SettingError(
-            f"readParquet: there is no Parquet file in {shown} (names that begin with _ or . do not count): "
-            "check the path"
-        )
-    return [(name, folder_columns(inner, name)) for name in names]
-
-
-def _is_data(folder: str, name: str) -> bool:
-    parts = Path(name).relative_to(folder).parts
-    return not any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)

@@ -61,10 +61,10 @@ class PartitionTyping:
         return cls(infer, str(conf.get("spark.sql.session.timeZone")), with_zone)
 
 
-def folder_columns(folder: str, file: str) -> tuple[Column, ...]:
-    """The columns in the names of the folders between a source's folder and one of its files."""
+def folder_columns(within: str) -> tuple[Column, ...]:
+    """The columns in the names of the folders on the way from a source's folder to one of its files."""
     found: list[Column] = []
-    for part in reversed(PurePosixPath(file).relative_to(folder).parent.parts):
+    for part in reversed(PurePosixPath(within).parent.parts):
         name, equals, value = part.partition("=")
         if equals and name and value:
             found.append((unquote(name), unquote(value)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The meaning of a path to a reader: a file, a folder, a glob, a list of these, here or behind a URI.
 
-Of a folder all files are read but those with a name, or in a folder with a name, that starts with `_` or `.`.
+Of a folder all files are read, those of its subfolders too, as far as a `FileChoice` takes them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from penstock.errors import SettingError
+from penstock.machine.file_choice import EACH_FILE, FileChoice, is_hidden
 from penstock.machine.locations import at_uri, here, is_uri, names_in
 
 PathLike = str | Path
@@ -21,22 +22,28 @@ PathLike = str | Path
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file with its size."""
+    """One file with its size, and its path within the folder that was named; that is empty for a file by itself."""
 
     path: str
     size: int
+    within: str = ""
 
 
-def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[ListedFile, ...]]:
+def data_files(
+    path: PathLike | Sequence[PathLike], verb: str, choice: FileChoice = EACH_FILE
+) -> tuple[pafs.FileSystem, tuple[ListedFile, ...]]:
     """The file system, and the files, each once; raises SettingError for what is not there."""
     given = [path] if isinstance(path, str | Path) else list(path)
     if not given:
         raise SettingError(f"{verb}: the list of paths is empty")
-    found = [_found(str(item), verb) for item in given]
+    found = [_found(str(item), verb, choice) for item in given]
     filesystem = found[0][0]
     if any(other != filesystem for other, _ in found):
         raise SettingError(f"{verb}: all paths must be on one file system")
-    return filesystem, tuple(dict.fromkeys(file for _, files in found for file in files))
+    files: dict[str, ListedFile] = {}
+    for file in (file for _, listed in found for file in listed):
+        files.setdefault(file.path, file)
+    return filesystem, tuple(files.values())
 
 
 def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
@@ -69,26 +76,27 @@ def stored_at(uri: str) -> tuple[pafs.FileSystem, str]:
     return filesystem, inner.rstrip("/")
 
 
-def _found(path: str, verb: str) -> tuple[pafs.FileSystem, list[ListedFile]]:
+def _found(path: str, verb: str, choice: FileChoice) -> tuple[pafs.FileSystem, list[ListedFile]]:
     filesystem, names = located(path)
     if not names:
         raise SettingError(f"{verb}: nothing matches {path}: check the pattern, and that the driver sees the folder")
-    return filesystem, [file for name in names for file in _files(filesystem, name, path, verb)]
+    return filesystem, [file for name in names for file in _files(filesystem, name, path, verb, choice)]
 
 
-def _files(filesystem: pafs.FileSystem, inner: str, shown: str, verb: str) -> list[ListedFile]:
+def _files(filesystem: pafs.FileSystem, inner: str, shown: str, verb: str, choice: FileChoice) -> list[ListedFile]:
     info = filesystem.get_file_info(inner)
     if info.type == pafs.FileType.NotFound:
         raise SettingError(f"{verb}: {shown} does not exist: check the path; the driver and all workers must see it")
     if info.is_file:
-        return [ListedFile(inner, info.size)]
-    entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
+        return [ListedFile(inner, info.size)] if choice.takes(inner, info.mtime_ns or 0) else []
+    start = len(inner.rstrip("/")) + 1
     with names_in(shown):
+        entries = [
+            each for each in filesystem.get_file_info(pafs.FileSelector(inner, recursive=True)) if each.is_file
+        ]
         kept = [
-            ListedFile(entry.path, entry.size) for entry in entries if entry.is_file and _is_data(inner, entry.path)
+            ListedFile(each.path, each.size, each.path[start:])
+            for each in entries
+            if not is_hidden(each.path[start:]) and choice.takes(each.path, each.mtime_ns or 0)
         ]
     return sorted(kept, key=lambda file: file.path)
-
-
-def _is_data(folder: str, name: str) -> bool:
-    return not any(part.startswith(("_", ".")) for part in Path(name).relative_to(folder).parts)

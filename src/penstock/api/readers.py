@@ -22,12 +22,14 @@ from penstock.api.known_arguments import suggests_arguments
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
 from penstock.api.line_formats import Inference, TextLines, csv_schema, json_schema
 from penstock.api.lineage import SourceStep
-from penstock.api.parquet import ParquetSource, PathLike, parquet_source
+from penstock.api.parquet import ParquetSource, parquet_source
 from penstock.api.partition_columns import PartitionTyping
+from penstock.api.paths import PathLike
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
 from penstock.errors import PlanError
 from penstock.graph import as_nullable
+from penstock.machine.file_choice import FileChoice, file_choice
 from penstock.operators.expressions.calendar import arrow_zone
 
 _JSON_FILES = 32
@@ -41,6 +43,10 @@ def readParquet(
     columns: Sequence[str] | None = None,
     filter: Filter = None,  # noqa: A002 - the name pyarrow.parquet users know
     *,
+    pathGlobFilter: str | None = None,
+    recursiveFileLookup: bool = False,
+    modifiedAfter: str | None = None,
+    modifiedBefore: str | None = None,
     numPartitions: int | None = None,
 ) -> Stream:
     """A stream of Parquet files' rows, read by the tasks without the JVM.
@@ -48,13 +54,16 @@ def readParquet(
     `filter` is what `Stream.filter` takes: a SQL string, a Column, or a `pyarrow.compute` expression; also a list of
     tuples as `pyarrow.parquet` takes. Row groups that cannot match are not read, nor are columns that nothing needs.
     `numPartitions` tasks read them; left out, as many as there are slots and row groups. Names of folders with
-    values, as in `year=2026/`, are columns, typed as Spark infers them.
+    values, as in `year=2026/`, are columns, typed as Spark infers them; `recursiveFileLookup` reads such folders
+    without. Of the files in folders `pathGlobFilter`, `modifiedAfter` and `modifiedBefore` choose some: see
+    `penstock.machine.file_choice`.
     """
     session_argument(spark, "readParquet")
-    if isinstance(filter, str) or is_spark_column(filter):
-        return _kept(readParquet(spark, path, numPartitions=numPartitions), filter, columns)
-    source = parquet_source(path, columns, filter, spark)
-    return _files(spark, source, "readParquet", numPartitions)
+    choice = _choice(spark, "readParquet", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
+    is_spark = isinstance(filter, str) or is_spark_column(filter)
+    source = parquet_source(path, None if is_spark else columns, None if is_spark else filter, spark, choice)
+    rows = _files(spark, source, "readParquet", numPartitions)
+    return _kept(rows, filter, columns) if is_spark else rows
 
 
 @suggests_arguments
@@ -122,6 +131,13 @@ def readPersisted(spark: Any, name: str, service: str = "external") -> Stream:
     return Stream((SourceStep(f"persisted {name}", schema, source, limit=max(1, len(held.present))),), spark)
 
 
+def _choice(
+    spark: Any, verb: str, glob: str | None, recursive: bool, after: str | None, before: str | None
+) -> FileChoice:
+    zone = arrow_zone(PartitionTyping.of(spark).timezone)
+    return file_choice(verb, zone, glob, recursive, after, before)
+
+
 def _kept(rows: Stream, condition: Any, columns: Sequence[str] | None) -> Stream:
     """The rows for which a SQL string or a Column holds, and of these the columns; the condition may use others."""
     kept = rows.filter(condition)
@@ -136,13 +152,24 @@ def _files(spark: Any, source: ParquetSource | IcebergSource, verb: str, numPart
 
 
 @suggests_arguments
-def readText(spark: Any, path: PathLike | Sequence[PathLike], *, numPartitions: int | None = None) -> Stream:
+def readText(
+    spark: Any,
+    path: PathLike | Sequence[PathLike],
+    *,
+    pathGlobFilter: str | None = None,
+    recursiveFileLookup: bool = False,
+    modifiedAfter: str | None = None,
+    modifiedBefore: str | None = None,
+    numPartitions: int | None = None,
+) -> Stream:
     """A stream of text files' lines, in column `value`, read by the tasks without the JVM.
 
-    A large file is read by several tasks; see `penstock.api.line_files` for its limits.
+    A large file is read by several tasks; see `penstock.api.line_files` for its limits. The options that choose files
+    are those of `readParquet`.
     """
     session_argument(spark, "readText")
-    filesystem, files = lines_source(path, "readText")
+    choice = _choice(spark, "readText", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
+    filesystem, files = lines_source(path, "readText", choice)
     return _lines(spark, LinesSource(filesystem, files, pieces_of(files), TextLines()), "readText", numPartitions)
 
 
@@ -160,6 +187,10 @@ def readCsv(
     escape: str | None = None,
     mode: str = MODES[0],
     columnNameOfCorruptRecord: str = CORRUPT,
+    pathGlobFilter: str | None = None,
+    recursiveFileLookup: bool = False,
+    modifiedAfter: str | None = None,
+    modifiedBefore: str | None = None,
     numPartitions: int | None = None,
 ) -> Stream:
     """A stream of CSV files' rows, read by the tasks without the JVM.
@@ -169,11 +200,12 @@ def readCsv(
     names. A quote in a quoted field has an `escape` ahead of it; left out, that is a backslash or a second quote. A
     field that equals `nullValue` is null. A time without a zone is one of the session's. `mode` says what becomes of
     lines that do not fit, as in Spark: see `penstock.api.bad_lines`. As in Spark, all columns may be
-    null, whatever the schema says.
+    null, whatever the schema says. The options that choose files are those of `readParquet`.
     """
     session_argument(spark, "readCsv")
     signs, bad = quoting(sep, quote, escape, "readCsv"), bad_lines(mode, columnNameOfCorruptRecord, "readCsv")
-    filesystem, files = lines_source(path, "readCsv")
+    choice = _choice(spark, "readCsv", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
+    filesystem, files = lines_source(path, "readCsv", choice)
     given = None if schema is None else as_nullable(schema_argument(schema, "readCsv"))
     typing = PartitionTyping.of(spark)
     form = CsvForm(signs, nullValue, header, arrow_zone(typing.timezone))
@@ -197,6 +229,10 @@ def readJson(
     *,
     mode: str = MODES[0],
     columnNameOfCorruptRecord: str = CORRUPT,
+    pathGlobFilter: str | None = None,
+    recursiveFileLookup: bool = False,
+    modifiedAfter: str | None = None,
+    modifiedBefore: str | None = None,
     numPartitions: int | None = None,
 ) -> Stream:
     """A stream of JSON objects, one on each line, read by the tasks without the JVM.
@@ -204,11 +240,12 @@ def readJson(
     Without a `schema` the columns are those of about the first megabyte, of several files where they are small. A
     time without a zone is one of the session's. `mode` says what becomes of lines that do not fit, as in Spark: see
     `penstock.api.bad_lines`. As in Spark, all columns may be null, whatever the schema says, also
-    inside others.
+    inside others. The options that choose files are those of `readParquet`.
     """
     session_argument(spark, "readJson")
     bad = bad_lines(mode, columnNameOfCorruptRecord, "readJson")
-    filesystem, files = lines_source(path, "readJson")
+    choice = _choice(spark, "readJson", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
+    filesystem, files = lines_source(path, "readJson", choice)
     typing = PartitionTyping.of(spark)
     if schema is None:
         found = json_schema(first_lines(filesystem, files, _JSON_FILES), Inference(typing.with_zone))

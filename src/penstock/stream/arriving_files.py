@@ -5,8 +5,9 @@ A subtask has the files whose names' hash falls to it. It has the folder looked 
 and reads what is new by time of change, then by name. Its position is in `file_progress`.
 
 Rules for whoever puts files there: a file appears whole (written elsewhere, then renamed) and does not change. Names
-that begin with a dot or an underscore are not read, nor are subfolders. A name stands for its file: one that is
-replaced, or touched, is not read again.
+that begin with a dot or an underscore are not read, nor are subfolders, unless the choice of files says so: a file's
+name has that of its subfolders ahead then. A name stands for its file: one that is replaced, or touched, is not read
+again.
 
 Listings may lack files: nothing follows from that (`known_files`). A file that was begun and can't be opened is tried
 again, and the others are read meanwhile; after `GONE_SECONDS` that is an error. One that was not begun is left out
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.errors import SettingError
+from penstock.machine.file_choice import EACH_FILE, FileChoice
 from penstock.machine.locations import is_here
 from penstock.record.row_sizes import first_rows
 from penstock.stream.file_progress import FileProgress
@@ -63,6 +65,7 @@ class FilesSource:
     is_bounded: bool = False
     listing_seconds: float = LISTING_SECONDS
     is_available_now: bool = False
+    choice: FileChoice = EACH_FILE
 
     def available_now(self) -> FilesSource:
         """Up to the files that are there as a reader is opened."""
@@ -97,13 +100,13 @@ class FilesSource:
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """The rows of the files that are there now, for a batch job."""
-        bounded = FilesSource(self.filesystem, self.folder, self.format, is_bounded=True)
+        bounded = FilesSource(self.filesystem, self.folder, self.format, is_bounded=True, choice=self.choice)
         world = World(LooksAtOnce(), gone_seconds=0.0)
         yield from read_whole(FilesReader(bounded, (subtask, parallelism), FileProgress(), world))
 
     def listed(self) -> Listed:
         """Time of change (nanoseconds), name and bytes of each file; raises OSError where it can't be listed."""
-        return listed(self.filesystem, self.folder)
+        return listed(self.filesystem, self.folder, self.choice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from penstock.errors import SettingError
+from penstock.machine.file_choice import EACH_FILE, FileChoice, is_hidden
 from penstock.machine.locations import names_in
 from penstock.stream.known_files import DAY_NANOS, Hashes, KnownFiles, hashes_of
 
 _JOIN_SECONDS = 1.0
-_HIDDEN = (".", "_")
 
 Listed = Sequence[tuple[int, str, int]]
 """Time of change (nanoseconds), name and bytes of each file."""
@@ -119,21 +119,25 @@ class _Thread(threading.Thread):
             self.error = error
 
 
-def listed(filesystem: pafs.FileSystem, folder: str) -> Listed:
+def listed(filesystem: pafs.FileSystem, folder: str, choice: FileChoice = EACH_FILE) -> Listed:
     """The files of a folder that are to be read; raises OSError, and ValueError for a name that is none.
 
     Raises SettingError for a folder that is partitioned: rows in folders such as `day=3` would be missed.
     """
-    found = filesystem.get_file_info(pafs.FileSelector(folder))
+    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=choice.recursive))
+    start = len(folder.rstrip("/")) + 1
     with names_in(folder):
-        seen = [info for info in found if not info.base_name.startswith(_HIDDEN)]
-        parts = [info.base_name for info in seen if not info.is_file and "=" in info.base_name]
-        if parts:
+        named = [(info.path[start:] if choice.recursive else info.base_name, info) for info in found]
+        seen = [(name, info) for name, info in named if not is_hidden(name)]
+        parts = [name for name, info in seen if not info.is_file and "=" in name]
+        if parts and not choice.recursive:
             raise SettingError(
                 f"{folder} is partitioned: it has the folder {min(parts)}, and readStream reads the files of one"
-                " folder, none of folders in it: read that folder, or have the files put beside each other"
+                " folder, none of folders in it: say option('recursiveFileLookup', True), which reads them without"
+                " the columns that these names hold, or read that folder"
             )
-        return [(info.mtime_ns or 0, info.base_name, info.size or 0) for info in seen if info.is_file]
+        kept = [(info.mtime_ns or 0, name, info.size or 0) for name, info in seen if info.is_file]
+    return [file for file in kept if choice.takes(file[1], file[0])]
 
 
 def look(

@@ -20,6 +20,7 @@ from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.errors import PlanError
 from penstock.graph import as_nullable
+from penstock.machine.file_choice import file_choice
 from penstock.operators.parquet_read import AS_SPARK, FileReading
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import FileFormat, LineFileFormat, ParquetFileFormat
@@ -101,6 +102,7 @@ def json(request: SourceRequest) -> StreamSource:
     return _files(request, LineFileFormat(JsonLines(schema, request.zone, bad)), *_OF_BAD_LINES)
 
 
+_OF_FILES = ("pathGlobFilter", "recursiveFileLookup")
 _OF_BAD_LINES = ("mode", "columnNameOfCorruptRecord")
 
 
@@ -113,14 +115,16 @@ def _bad_lines(request: SourceRequest) -> BadLines:
 
 def _files(request: SourceRequest, form: FileFormat, *known: str) -> StreamSource:
     options = request.options
-    options.refuse_others(f"{form.name} files", (*known, "path", "bounded", "numPartitions"))
+    options.refuse_others(f"{form.name} files", (*known, *_OF_FILES, "path", "bounded", "numPartitions"))
     path = request.path or options.text("path")
     if not path:
         raise PlanError(f"readStream: {form.name} files arrive in a folder: load(path)")
     filesystem, folder = filesystem_of(path, "readStream")
     if filesystem.get_file_info(folder).type is not pafs.FileType.Directory:
         raise PlanError(f"readStream: {path} is no folder that is there: make it first, files may come later")
-    return FilesSource(filesystem, folder, form, options.flag("bounded", default=False))
+    glob, recursive = options.text("pathGlobFilter"), options.flag("recursiveFileLookup", default=False)
+    choice = file_choice("readStream", request.zone, glob, recursive)
+    return FilesSource(filesystem, folder, form, options.flag("bounded", default=False), choice=choice)
 
 
 def kafka(request: SourceRequest) -> StreamSource:
