@@ -56,7 +56,7 @@ def test_a_source_of_ones_own(spark: Any, tmp_path: Path) -> None:
 def test_topics_of_kafka(spark: Any, tmp_path: Path) -> None:
     """Through the client's toy cluster: each click counts once."""
     pytest.importorskip("confluent_kafka")
-    assert run(spark, "kafka_topics", tmp_path) == '{"basket": 200, "home": 200, "search": 200}'
+    assert run(spark, "kafka_topics", tmp_path) == '{"all": 600, "basket": 200, "home": 200, "search": 200}'
 
 
 @pytest.mark.usefixtures("delta", "iceberg")

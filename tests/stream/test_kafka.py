@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from effort import some_of
-from penstock.api.streaming.kafka import kafka_source
+from penstock.api.streaming.kafka import kafka_batch, kafka_source
 from penstock.api.streaming.options import Options
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PlanError, ProducerFailedError, SettingError, TaskCancelledError
@@ -306,6 +306,51 @@ def test_a_position_beyond_the_end_is_refused(cluster: KafkaSettings, is_availab
         named = KafkaStart(offsets={("in", number): 15 + (number == 2) for number in range(4)})
         with pytest.raises(PlanError, match="partition 2 of in is to be read from offset 16 on, and it ends at 15"):
             KafkaSource(anew, ("in",), start=named).first_position()
+        with closing(replace(again, fails_on_loss=False).open(0, 1, [state])) as reader:
+            assert sorted(polled(reader, 60)) == list(range(60))
+
+
+def test_a_batch_job_reads_between_two_places(cluster: KafkaSettings) -> None:
+    """Both are asked for once: what comes later is not read, and each reader gives the same rows again."""
+    brokers.put(cluster, "in", range(40))
+    asked = Options("readKafka")
+    given = {"kafka.bootstrap.servers": cluster.servers, "subscribe": "in", "endingOffsets": "latest"}
+    given["startingOffsets"] = '{"in": {"0": 2, "1": -2, "2": -1, "3": 9}}'
+    for name, value in given.items():
+        asked.set(name, value)
+    found = kafka_batch(asked)
+    brokers.put(cluster, "in", range(40, 80))
+    expected = [
+        number for number in range(40) if number % 4 == 1 or (number % 4 == 0 and number >= 8) or number == 39
+    ]
+    for parallelism in (1, 3):
+        batches = [batch for subtask in range(parallelism) for batch in found.read(subtask, parallelism)]
+        assert sorted(int(value) for batch in batches for value in batch["value"].to_pylist()) == expected
+    asked.set("endingOffsets", '{"in": {"0": 1, "1": 5, "2": 10, "3": 10}}')
+    with pytest.raises(PlanError, match="partition 0 of in is to be read from offset 2 to 1, which is ahead of it"):
+        kafka_batch(asked)
+
+
+def test_a_time_without_a_message_is_refused_or_the_end(cluster: KafkaSettings) -> None:
+    """As `startingOffsetsByTimestampStrategy` says; the mock cluster knows the time of no message."""
+    brokers.put(cluster, "in", range(8))
+    late = KafkaSource(cluster, ("in",), start=KafkaStart(time=5))
+    with pytest.raises(PlanError, match="partition 0 of in has no message of 5 ms since 1970 or later"):
+        late.first_position()
+    at_end = replace(late, start=KafkaStart(times={("in", number): 5 for number in range(4)}, latest_else=True))
+    assert msgpack.unpackb(at_end.first_position()) == [["in", number, 2] for number in range(4)]
+
+
+@pytest.mark.thorough
+def test_a_query_begins_at_a_time(tmp_path: Path) -> None:
+    """At the first message that is not older, as a broker in another process finds it, which tells seconds apart."""
+    with brokers.tansu(tmp_path) as settings:
+        brokers.put(settings, "in", range(8))
+        newest = max(message.timestamp()[1] for message in brokers.messages(settings, "in"))
+        wait_until(lambda: time.time() * 1000 > newest + 1200, "the clock has gone on")
+        brokers.put(settings, "in", range(8, 12))
+        begun = KafkaSource(settings, ("in",), start=KafkaStart(time=newest + 1100)).first_position()
+    assert msgpack.unpackb(begun) == [["in", number, 2] for number in range(4)]
 
 
 def test_starts_are_resolved_when_a_reader_is_opened(cluster: KafkaSettings) -> None:
@@ -379,7 +424,7 @@ def test_a_topic_that_appears_is_found(cluster: KafkaSettings) -> None:
         (
             {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "maxOffsetsPerTrigger": "1"},
             SettingError,
-            "has no option 'maxOffsetsPerTrigger'",
+            "has no option 'maxOffsetsPerTrigger': it bounds Spark's batches",
         ),
     ],
 )

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, repartition
     from penstock.api.keyed_stream import KeyedStream
     from penstock.api.persisted import datasets
-    from penstock.api.readers import readCsv, readDelta, readIceberg, readJson, readParquet, readPersisted, readText
+    from penstock.api.readers import (
+        readCsv,
+        readDelta,
+        readIceberg,
+        readJson,
+        readKafka,
+        readParquet,
+        readPersisted,
+        readText,
+    )
     from penstock.api.session_start import preloading
     from penstock.api.stream import Stream
     from penstock.api.streaming.latest import latestRows
@@ -40,6 +49,7 @@ __all__ = [
     "readDelta",
     "readIceberg",
     "readJson",
+    "readKafka",
     "readParquet",
     "readPersisted",
     "readStream",
@@ -56,7 +66,16 @@ _MODULES = {
     "functions": ("GroupedDataFrame", "fromDataFrame", "groupBy", "repartition"),
     "keyed_stream": ("KeyedStream",),
     "persisted": ("datasets",),
-    "readers": ("readCsv", "readDelta", "readIceberg", "readJson", "readParquet", "readPersisted", "readText"),
+    "readers": (
+        "readCsv",
+        "readDelta",
+        "readIceberg",
+        "readJson",
+        "readKafka",
+        "readParquet",
+        "readPersisted",
+        "readText",
+    ),
     "session_start": ("preloading",),
     "stream": ("Stream",),
     "streaming.latest": ("latestRows",),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from penstock.api.partition_columns import PartitionTyping
 from penstock.api.paths import PathLike
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
+from penstock.api.streaming.kafka import kafka_batch
+from penstock.api.streaming.options import Options
 from penstock.errors import PlanError
 from penstock.graph import as_nullable
 from penstock.machine.file_choice import FileChoice, file_choice
@@ -105,6 +107,24 @@ def readIceberg(
     if isinstance(filter, str) or is_spark_column(filter):
         return _kept(readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions), filter, columns)
     return _files(spark, iceberg_source(table, snapshot, columns, filter), "readIceberg", numPartitions)
+
+
+@suggests_arguments
+def readKafka(spark: Any, options: Mapping[str, Any], *, numPartitions: int | None = None) -> Stream:
+    """The messages of Kafka's topics that are there now, as `spark.read.format("kafka")` reads them, without the JVM.
+
+    `options` are Spark's: `kafka.bootstrap.servers`, `subscribe` or `subscribePattern`, `startingOffsets` (left out,
+    `earliest`), `endingOffsets` (`latest`), and times in their place. Both ends are asked for here, so each action
+    reads the same. A partition is read by one task. It needs the extra `kafka`.
+    """
+    session_argument(spark, "readKafka")
+    given = Options("readKafka")
+    for name, value in options.items():
+        given.set(name, value)
+    source = kafka_batch(given)
+    partitions = partitions_argument(numPartitions, "readKafka")
+    step = SourceStep(source.name, source.schema, source, limit=max(1, len(source.ends or ())), partitions=partitions)
+    return Stream((step,), spark)
 
 
 @suggests_arguments

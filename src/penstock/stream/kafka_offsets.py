@@ -24,21 +24,48 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class KafkaStart:
-    """The place where a query begins: `earliest`, `latest`, or an offset for each partition (-2, -1: these)."""
+    """A place in each partition: `earliest`, `latest`, an offset or a time of each, or one time of all.
+
+    Offsets -2 and -1 are these words. Times are milliseconds since 1970, and mean the first message that is not
+    older. Where there is none, `latest_else` says whether that is an error or means the end.
+    """
 
     word: str = LATEST
     offsets: Mapping[Partition, int] = field(default_factory=dict)
+    times: Mapping[Partition, int] = field(default_factory=dict)
+    time: int | None = None
+    latest_else: bool = False
 
-    def of(self, partition: Partition) -> int:
-        """An offset, or the client's word for one; raises PlanError for a partition that was left out."""
-        if not self.offsets:
-            return -2 if self.word == EARLIEST else -1
-        if partition not in self.offsets:
-            topic, number = partition
+    def at(self, consumer: Any, partition: Partition) -> int:
+        """The offset in a partition, as the broker has it now; raises PlanError for a partition that was left out."""
+        topic, number = partition
+        named = self.times or self.offsets
+        if named and partition not in named:
             raise PlanError(
                 f"kafka: startingOffsets says nothing of partition {number} of {topic}: it names all, -2 is earliest"
             )
-        return self.offsets[partition]
+        millis = self.times[partition] if self.times else self.time
+        if millis is not None:
+            return self._since(consumer, partition, millis)
+        offset = self.offsets[partition] if self.offsets else -2 if self.word == EARLIEST else -1
+        if offset >= 0:
+            return offset
+        first, end = bounds(consumer, partition)
+        return first if offset == -2 else end
+
+    def _since(self, consumer: Any, partition: Partition, millis: int) -> int:
+        topic, number = partition
+        (found,) = consumer.offsets_for_times([kafka_library().TopicPartition(topic, number, millis)], ASK_SECONDS)
+        if found.error is not None:
+            raise kafka_library().KafkaException(found.error)
+        if found.offset >= 0:
+            return int(found.offset)
+        if not self.latest_else:
+            raise PlanError(
+                f"kafka: partition {number} of {topic} has no message of {millis} ms since 1970 or later: say an"
+                " earlier time, or startingOffsetsByTimestampStrategy=latest, which begins at its end then"
+            )
+        return bounds(consumer, partition)[1]
 
 
 def bounds(consumer: Any, partition: Partition) -> tuple[int, int]:
@@ -47,25 +74,22 @@ def bounds(consumer: Any, partition: Partition) -> tuple[int, int]:
     return first, end
 
 
-def resolved(consumer: Any, partition: Partition, offset: int) -> int:
-    """An offset that is one, for `KafkaStart`'s words too."""
-    if offset >= 0:
-        return offset
-    first, end = bounds(consumer, partition)
-    return first if offset == -2 else end
+def is_beyond(settings: KafkaSettings, partition: Partition, offset: int, end: int) -> bool:
+    """Tell whether an offset is beyond the end of a partition; `end` is that of committed messages."""
+    if offset <= end:
+        return False
+    with closing_client(settings.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
+        return offset > bounds(consumer, partition)[1]  # transactions may be open in front of it
 
 
 def refuse_beyond(settings: KafkaSettings, partition: Partition, offset: int, end: int) -> None:
-    """Raise PlanError for an offset beyond the end of a partition, as a reader of committed messages sees that."""
-    if offset <= end:
-        return
-    with closing_client(settings.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
-        end = bounds(consumer, partition)[1]  # transactions may be open in front of it
-    if offset > end:
+    """Raise PlanError for an offset beyond the end of a partition; `end` is that of committed messages."""
+    if is_beyond(settings, partition, offset, end):
         topic, number = partition
         raise PlanError(
             f"kafka: partition {number} of {topic} is to be read from offset {offset} on, and it ends at {end}: was"
-            " the topic made anew? Begin anew with another checkpointLocation, or say startingOffsets that it has"
+            " the topic made anew? Begin anew with another checkpointLocation, say startingOffsets that it has, or"
+            " failOnDataLoss=false, which goes on at the first message that there is"
         )
 
 
@@ -75,5 +99,6 @@ def gone(partition: Partition, offset: int | None) -> PlanError:
     return PlanError(
         f"kafka: partition {number} of {topic} is to be read from offset {offset} on, and has no such message: it"
         " keeps them for less time than the query needs, or the topic was made anew. Begin anew with another"
-        " checkpointLocation, or say startingOffsets that it has"
+        " checkpointLocation, say startingOffsets that it has, or failOnDataLoss=false, which goes on at the first"
+        " message that there is"
     )

@@ -6,12 +6,14 @@ about partitions that appear while the query runs: each looks for them, in a thr
 knows begins where the options say if the query begins, at its first message if it goes on. Offsets are resolved
 before a reader is opened, once for all readers of the query, so a position never says "the latest".
 
-Messages that are gone when their offset is asked for are an error, never skipped. The broker is told no offsets,
-unless somebody gave a `group.id`: then it is told those of complete checkpoints, for tools that show them.
+Messages that are gone when their offset is asked for are an error, unless the query may lose them by
+`failOnDataLoss`. The broker is told no offsets, unless the settings have a `group.id`: then it is told those of
+complete checkpoints, for tools that show them.
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 import queue
 import threading
@@ -37,15 +39,8 @@ from penstock.stream.kafka_client import (
     number_column,
     partitions_of,
 )
-from penstock.stream.kafka_offsets import (
-    EARLIEST,
-    KafkaStart,
-    Partition,
-    bounds,
-    gone,
-    refuse_beyond,
-    resolved,
-)
+from penstock.stream.kafka_offsets import EARLIEST, KafkaStart, Partition, bounds, gone, is_beyond, refuse_beyond
+from penstock.stream.sources import read_whole
 from penstock.stream.watermarks import CAUGHT_UP, Waiting
 
 SCHEMA: Final = pa.schema(
@@ -66,6 +61,7 @@ MOST_MESSAGES = 10_000
 MISSED_SECONDS = 30.0
 """So long Kafka's own client waits for a topic to be known to all brokers (`topic.metadata.propagation.max.ms`)."""
 AGAIN_SECONDS = 0.5
+_LOG = logging.getLogger("penstock.stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +77,10 @@ class KafkaSource:
     is_available_now: bool = False
     begun: tuple[tuple[str, int, int], ...] | None = None
     """The offsets at which the query began: topic, number and offset of each partition that there was."""
+    ends: tuple[tuple[str, int, int], ...] | None = None
+    """Those at which a batch job ends."""
+    fails_on_loss: bool = True
+    """False: where messages are gone that were to be read, the log says so, and reading goes on at the first one."""
 
     @property
     def name(self) -> str:
@@ -113,7 +113,7 @@ class KafkaSource:
         """The offsets at which a query begins that begins now; raises PlanError for one that is not there."""
         with closing_client(self.settings.consumer()) as consumer:
             found = partitions_of(consumer, self.topics, self.pattern)
-            offsets = {each: resolved(consumer, each, self.start.of(each)) for each in found}
+            offsets = {each: self.start.at(consumer, each) for each in found}
             for each, offset in offsets.items():
                 refuse_beyond(self.settings, each, offset, bounds(consumer, each)[1])
         return _packed(offsets)
@@ -121,6 +121,24 @@ class KafkaSource:
     def begun_at(self, position: bytes) -> KafkaSource:
         """The same source, of a query that began there; partitions that it does not name have come since."""
         return replace(self, begun=tuple(tuple(each) for each in msgpack.unpackb(position)))
+
+    def bounded(self, ends: KafkaStart) -> KafkaSource:
+        """The same source for a batch job: from where it starts up to there, as the broker has it now."""
+        begun = self.first_position()
+        with closing_client(self.settings.consumer()) as consumer:
+            places = {(topic, number): offset for topic, number, offset in msgpack.unpackb(begun)}
+            found = {partition: ends.at(consumer, partition) for partition in places}
+        for (topic, number), end in found.items():
+            if (begin := places[topic, number]) > end:
+                raise PlanError(
+                    f"kafka: partition {number} of {topic} is to be read from offset {begin} to {end}, which is ahead"
+                    " of it: say another startingOffsets, or endingOffsets"
+                )
+        return replace(self.begun_at(begun), ends=tuple((*each, end) for each, end in found.items()))
+
+    def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a subtask's partitions, for a batch job."""
+        yield from read_whole(self.open(subtask, parallelism, []))
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> KafkaReader:
         """A subtask's partitions."""
@@ -151,7 +169,7 @@ class KafkaReader:
         self._library = kafka_library()
         self._ends: dict[Partition, int] | None = None
         """The offsets at which it ends, of the partitions that have messages in front of theirs."""
-        more = {"enable.partition.eof": True} if source.is_available_now else {}
+        more = {"enable.partition.eof": True} if source.is_available_now or source.ends is not None else {}
         self._consumer = source.settings.consumer(**more)
         self._discovery: _Discovery | None = None
         try:
@@ -171,14 +189,31 @@ class KafkaReader:
     def _begin(self, *, is_new: bool) -> None:
         source = self._source
         found = self._found()
+        if not source.fails_on_loss:
+            self._pass_over_lost()
         self._take(found, source.start if is_new else KafkaStart(EARLIEST))
         ends = {partition: bounds(self._consumer, partition)[1] for partition in self._positions}
         for partition, end in ends.items():
             refuse_beyond(source.settings, partition, self._positions[partition], end)
-        if source.is_available_now:
+        if source.ends is not None:
+            ends = {(topic, number): end for topic, number, end in source.ends if (topic, number) in ends}
+        if source.is_available_now or source.ends is not None:
             self._ends = {each: end for each, end in ends.items() if self._positions[each] < end}
         elif source.discovery_seconds > 0:
             self._discovery = _Discovery(source, self._consumer)
+
+    def _pass_over_lost(self) -> None:
+        """Go to the first message of each partition that has none at its position any more."""
+        for partition, offset in self._positions.items():
+            first, end = bounds(self._consumer, partition)
+            if offset < first or is_beyond(self._source.settings, partition, offset, end):
+                self._positions[partition] = self._told_of_loss(partition, offset, first)
+
+    def _told_of_loss(self, partition: Partition, offset: int | None, first: int) -> int:
+        topic, number = partition
+        text = "%s: messages of partition %d of %s are gone: it was to be read from offset %s on, and begins at %d"
+        _LOG.warning(text, self._source.name, number, topic, offset, first)
+        return first
 
     def _found(self) -> list[Partition]:
         """The partitions that there are; raises PlanError where a topic or one that was read is not there any more.
@@ -206,7 +241,7 @@ class KafkaReader:
             each for each in found if _owner(each, self._share[1]) == self._share[0] and each not in self._positions
         ]
         for partition in fresh:
-            self._positions[partition] = resolved(self._consumer, partition, start.of(partition))
+            self._positions[partition] = start.at(self._consumer, partition)
         assigned = [
             self._library.TopicPartition(topic, number, self._positions[topic, number])
             for topic, number in (self._positions if is_first else fresh)
@@ -309,13 +344,22 @@ class KafkaReader:
         eof = self._library.KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name of it
         errors = [message for message in messages if message.error() is not None]
         for message in errors:
+            place = message.topic(), message.partition()
             if message.error().code() in _GONE:
-                place = message.topic(), message.partition()
-                raise gone(place, self._positions.get(place))
-            if message.error().code() != eof:
+                self._go_on_behind(place)
+            elif message.error().code() != eof:
                 raise self._library.KafkaException(message.error())
-        at_end = [(message.topic(), message.partition()) for message in errors]
+        at_end = [(each.topic(), each.partition()) for each in errors if each.error().code() == eof]
         return [message for message in messages if message.error() is None], at_end
+
+    def _go_on_behind(self, place: Partition) -> None:
+        """Go on at a partition's first message where those that are gone may be passed over; else raise PlanError."""
+        offset = self._positions.get(place)
+        if self._source.fails_on_loss:
+            raise gone(place, offset)
+        first = self._told_of_loss(place, offset, bounds(self._consumer, place)[0])
+        self._positions[place] = first
+        self._consumer.seek(self._library.TopicPartition(*place, first))
 
     @staticmethod
     def _within(ends: dict[Partition, int], messages: list[Any], at_end: Sequence[Partition]) -> list[Any]:

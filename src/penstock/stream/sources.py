@@ -9,6 +9,7 @@ others are bugs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -222,11 +223,13 @@ def _first_position(source: Any) -> bytes:
 
 
 def read_whole(reader: SourceReader, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
-    """All rows of a reader that never has to wait, in batches of so many rows at most."""
+    """All rows of a reader that ends, in batches of so many rows at most."""
     try:
         while not reader.is_ended:
             batch = reader.poll(rows)
             if batch is not None:
                 yield batch
+            elif (wake := reader.wake_at) is not None:
+                time.sleep(max(0.0, wake - time.monotonic()))
     finally:
         reader.close()

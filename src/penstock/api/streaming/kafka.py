@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -13,8 +14,19 @@ from penstock.stream.kafka_client import KafkaSettings, kafka_library
 from penstock.stream.kafka_offsets import EARLIEST, LATEST, KafkaStart
 from penstock.stream.kafka_sink import MARKERS, KafkaSink, check_columns
 from penstock.stream.kafka_source import KafkaSource
+from penstock.stream.outside import outside
 
+BATCH = "readKafka"
 _PREFIX = "kafka."
+_READING = (
+    "subscribe",
+    "subscribePattern",
+    "startingOffsetsByTimestampStrategy",
+    "includeHeaders",
+    "failOnDataLoss",
+    "numPartitions",
+)
+_UNBOUNDED = ("partitionDiscoveryInterval",)
 _SERVERS = "bootstrap.servers"
 _OURS = {
     "enable.auto.commit": "positions are in the checkpoint",
@@ -24,34 +36,33 @@ _OURS = {
 }
 
 
-def kafka_source(options: Options) -> KafkaSource:
+def kafka_source(options: Options, owner: str = "readStream") -> KafkaSource:
     """The messages of topics."""
-    settings = _settings(options, "readStream")
-    options.refuse_others(
-        "kafka",
-        (
-            "subscribe",
-            "subscribePattern",
-            "startingOffsets",
-            "includeHeaders",
-            "numPartitions",
-            "partitionDiscoveryInterval",
-            *(f"{_PREFIX}{name}" for name, _ in settings.given),
-        ),
-    )
+    settings = _settings(options, owner)
+    known = _places("ending") if owner == BATCH else _UNBOUNDED
+    own = [f"{_PREFIX}{name}" for name, _ in settings.given]
+    options.refuse_others("kafka", (*_READING, *_places("starting"), *known, *own))
     topics, pattern = options.text("subscribe"), options.text("subscribePattern")
     if (topics is None) == (pattern is None):
-        raise PlanError(
-            "readStream: kafka takes one of subscribe (topics) and subscribePattern (a regular expression)"
-        )
+        raise PlanError(f"{owner}: kafka takes one of subscribe (topics) and subscribePattern (a regular expression)")
+    strategy = options.value("startingOffsetsByTimestampStrategy", _strategy, "error")
+    start = _place(options, "starting", EARLIEST if owner == BATCH else LATEST)
     return KafkaSource(
         settings,
         tuple(name.strip() for name in (topics or "").split(",") if name.strip()),
         pattern or "",
-        options.value("startingOffsets", _start, KafkaStart(LATEST)),
+        replace(start, latest_else=strategy == LATEST),
         options.flag("includeHeaders", default=False),
         options.value("partitionDiscoveryInterval", _seconds, 30.0),
+        fails_on_loss=options.flag("failOnDataLoss", default=True),
     )
+
+
+def kafka_batch(options: Options) -> KafkaSource:
+    """The messages of topics that are there, up to the options' end."""
+    source = kafka_source(options, BATCH)
+    with outside(f"{source.name} can't be asked for offsets"):
+        return source.bounded(replace(_place(options, "ending", LATEST), latest_else=True))
 
 
 def kafka_sink(options: Options, schema: pa.Schema, uid: str) -> KafkaSink:
@@ -85,19 +96,46 @@ def _settings(options: Options, owner: str) -> KafkaSettings:
     return KafkaSettings(tuple(given.items()))
 
 
-def _start(text: str) -> KafkaStart:
+def _places(which: str) -> tuple[str, str, str]:
+    return f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+
+
+def _place(options: Options, which: str, word: str) -> KafkaStart:
+    """The place that options name; as in Spark one time of all counts before times of each, these before offsets."""
+    offsets, time, times = _places(which)
+    if (millis := options.value(time, int, None)) is not None:
+        return KafkaStart(time=millis)
+    if options.text(times) is not None:
+        return KafkaStart(times=options.value(times, _of_partitions, {}))
+    return options.value(offsets, _offsets, KafkaStart(word))
+
+
+def _offsets(text: str) -> KafkaStart:
     if text.lower() in (EARLIEST, LATEST):
         return KafkaStart(text.lower())
+    offsets = _of_partitions(text)
+    if min(offsets.values()) < -2:
+        raise ValueError("it names all partitions, each with an offset, -2 (earliest) or -1 (latest)")
+    return KafkaStart(offsets=offsets)
+
+
+def _of_partitions(text: str) -> dict[tuple[str, int], int]:
     try:
         found = json.loads(text)
-        offsets = {(topic, int(number)): int(at) for topic, each in found.items() for number, at in each.items()}
+        numbers = {(topic, int(number)): int(at) for topic, each in found.items() for number, at in each.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             'it is earliest, latest, or JSON with all partitions, such as {"topic": {"0": 23, "1": -2}}'
         ) from error
-    if not offsets or min(offsets.values()) < -2:
-        raise ValueError("it names all partitions, each with an offset, -2 (earliest) or -1 (latest)")
-    return KafkaStart(offsets=offsets)
+    if not numbers:
+        raise ValueError("it names all partitions, each with a number")
+    return numbers
+
+
+def _strategy(text: str) -> str:
+    if text.lower() not in ("error", LATEST):
+        raise ValueError("it is error or latest")
+    return text.lower()
 
 
 def _seconds(text: str) -> float:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 _QUERY_PREFIX = f"{PREFIX}streaming."
 QUERY_OPTIONS = tuple(key.removeprefix(_QUERY_PREFIX) for key in KEYS if key.startswith(_QUERY_PREFIX))
 """The options of a query, which are settings too."""
+_OF_TRIGGERS = "it bounds Spark's batches, and rows flow here without: leave it out, flow control bounds the memory"
 assert len(QUERY_OPTIONS) == len(fields(StreamingSettings))  # noqa: S101 - each has a key
 
 
@@ -44,6 +45,7 @@ class Options:
             if key not in names:
                 close = difflib.get_close_matches(key, names, n=1)
                 hint = f"did you mean {names[close[0]]}?" if close else f"known are {', '.join(sorted(known))}"
+                hint = _OF_TRIGGERS if key.endswith(("pertrigger", "triggerdelay")) else hint
                 raise SettingError(f"{self._owner}: {what} has no option {name!r}: {hint}")
 
     def given(self) -> dict[str, str]:
