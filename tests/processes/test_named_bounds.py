@@ -145,6 +145,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(folder: Path) -> Iterator[ProcessCluster]:
     """One executor for all jobs of this file."""
     conf = {"spark.penstock.observe.eventLog": str(folder), "spark.penstock.task.groupMemory": "4k"}
+    conf |= {"spark.penstock.observe.profile": "true"}
     with (
         Nursery(PRELOADED) as nursery,
         contextlib.closing(ProcessCluster(nursery, executors=1, conf=conf)) as made,
@@ -166,12 +167,17 @@ def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, fold
         name, sign, _ = (said := " ".join(text.split())).partition(words(said, case.seen))
         assert sign, (case.seen, text)
         assert f"by {stage[:30]}" in name, text
-    for headline, stages in on_pages(result, page, folder):
+    for told in on_pages(result, page, folder):
+        headline, stages, profiles = told["headline"], told["stages"], dict(told["profiles"])
         titles = [each["name"] for each in stages]
         assert titles[case.stage].startswith(short_name(stage))
         assert f"bounded by {titles[case.stage]} (function): " in headline["text"], headline
         assert words(headline["text"], case.words) in headline["text"], headline
         assert all(each["peakResident"] > 1 << 20 for each in stages), stages
+        _, took, (function, *_) = profiles[case.stage % len(stages)]
+        assert function[0].startswith("Stage.__call__ (test_named_bounds.py:")
+        assert 2 * function[1] > took, "most of the time of users' functions went on the slow one"
+        assert function[2][0][0].startswith("line ")
 
 
 def words(text: str, wanted: str) -> str:
@@ -245,10 +251,10 @@ def shown(result: JobResult, frames: JobFrames) -> Iterator[str]:
     yield html.unescape(last_html(last))
 
 
-def on_pages(result: JobResult, page: JobStore, folder: Path) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """The headline of the page, and of the page of the job's log, and the stages."""
+def on_pages(result: JobResult, page: JobStore, folder: Path) -> Iterator[dict[str, Any]]:
+    """The job as the page shows it, and as the page of its log does."""
     for told in (lambda: page, lambda: JobLogFiles.at(listed(folder, f"*-{result.job}.jsonl")[0])):
         wait_until(lambda told=told: (told().document(result.job) or {}).get("isOver"), "its end is told")
         found = told().document(result.job)
         assert found is not None
-        yield found["headline"], found["stages"]
+        yield found

@@ -43,9 +43,9 @@ attributes.
 With `spark.penstock.observe.eventLog` each job writes a file in that folder of the driver's host, named after the
 application and the job: one JSON object a line, with `seq`, `at`, `job` and `event`. The events are `job_submitted`
 with stages and edges, each `trace` entry, each `checkpoint` with the figures of its tasks, `progress` with what holds
-the job back, every second and later every ten, and at the end the last figures and the place of each `subtask`, and
-`job_ended` with the error; after it `result_read` each time that the result was read. `penstock replay FILE` shows a
-finished job out of its log: its stages, their figures, and
+the job back, every second and later every ten, now and then the `profile` of functions, at the end the last figures
+and the place of each `subtask`, and `job_ended` with the error; after it `result_read` each time that the result was
+read. `penstock replay FILE` shows a finished job out of its log: its stages, their figures, and
 the stage that bounded its time; `--json` has all of it. A disk that is full or slow costs events, with a warning, and
 no job. Keys of rows are in no event.
 

@@ -49,6 +49,8 @@ def figures(busy: float, rows: float = 1000.0, seconds: float = 10.0, peak: floa
         "operator.mapInArrow": busy * seconds,
         "resident_bytes": 1e8,
         "peak_resident_bytes": peak,
+        "profile.slow (job.py:3);line 7": 0.75 * busy * seconds,
+        "profile.slow (job.py:3);line 8;DataFrame.apply (pandas/core/frame.py:9)": 0.25 * busy * seconds,
     }
 
 

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.processes
 
 OF_ALL_JOBS = ("jobs", "logs", "processes")
 """Views of what a page has beside one job."""
-OF_A_JOB = ("stages", "subtasks", "partitions", "checkpoints", "slots", "charts", "errors", "settings")
+OF_A_JOB = ("stages", "subtasks", "partitions", "checkpoints", "slots", "charts", "profile", "errors", "settings")
 TABS = (*OF_ALL_JOBS, *OF_A_JOB)
 SCHEMA = pa.schema([("value", pa.int64())])
 PAUSE = 50e-6
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[ProcessCluster]:
     """One executor; jobs have logs."""
-    conf = {"spark.penstock.observe.eventLog": str(folder / "logs")}
+    conf = {"spark.penstock.observe.eventLog": str(folder / "logs"), "spark.penstock.observe.profile": "true"}
     with (
         Nursery(STREAMING_PRELOADED) as nursery,
         contextlib.closing(ProcessCluster(nursery, executors=1, conf=conf)) as made,
@@ -225,9 +225,9 @@ def test_services_have_a_page_without_jobs(browser: Browser) -> None:
     ("width", "job", "heads"),
     [
         (1400, "j1", 16),
-        (1400, "q1", 18),
+        (1400, "q1", 16),
         (390, "j1", ["stage", "state", "duration"]),
-        (390, "q1", ["stage", "run", "busy, most"]),
+        (390, "q1", ["stage", "state", "busy, most"]),
     ],
 )
 def test_nothing_is_cut_on_a_screen_of_this_width(
@@ -250,6 +250,10 @@ def test_nothing_is_cut_on_a_screen_of_this_width(
             assert seen.page.eval_on_selector(place, fits), place
         shown = seen.page.locator("#panel thead th:visible").all_inner_texts()
         assert heads in (shown, len(shown))
+        assert seen.show("profile").count("slow (job.py:3) 100 %") == 6
+        seen.page.click("#panel button:has-text('DataFrame.apply (pandas/core/frame.py:9) 25 %')")
+        assert seen.page.inner_text("#panel").count("slow (job.py:3) 100 %") == 5
+        assert seen.page.eval_on_selector("#panel", fits)
         if job == "q1":
             return
         assert "start 400 ms, 4 %" in seen.page.inner_text("#phases")

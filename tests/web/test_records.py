@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from job_graphs import two_stages
 from penstock.errors import SettingError
 from penstock.graph.streaming import part_name
+from penstock.job.core.result import JobProgress, SubtaskStatus, VertexProgress
+from penstock.job.core.states import JobState
+from penstock.job.launcher import Submission
+from penstock.job.shell.history import JobHistory
 from penstock.observe import EventLog
+from penstock.observe.job_logs import JobLogs
+from penstock.settings import Settings
 from penstock.web.document import document
 from penstock.web.logs import JobLogFiles
 from penstock.web.record import CHECKPOINTS, ERRORS, PARTS, JobRecord
@@ -35,6 +42,9 @@ def test_a_finished_job_names_the_stage_that_bounded_its_time() -> None:
     assert [stage["busy"] for stage in told["stages"]] == [0.1, 0.95]
     assert told["subtasks"]["rows"][0][:5] == [0, 0, "finished", 0, "host-1-abc"]
     assert [row[-2:] for row in told["subtasks"]["rows"][:2]] == [[1e8, 2e8], [1e8, 3e8]]
+    applied = ["line 8", 4.75, [["DataFrame.apply (pandas/core/frame.py:9)", 4.75, []]]]
+    inside = ["slow (job.py:3)", 19.0, [["line 7", 14.25, []], applied]]
+    assert told["profiles"][1] == [1, ["all functions", 19.0, [inside]]]
     assert [stage["peakResident"] for stage in told["stages"]] == [3e8, 3e8]  # of processes there is no sum
     assert [row[0] for row in told["partitions"]["rows"]] == ["j1-e0.0#0", "j1-e0.1#0"]
     assert told["timeline"]["lines"] == 4
@@ -139,6 +149,24 @@ def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
             more.write(b'{"half')
         assert logs.jobs()[0]["state"] == "RUNNING"
         assert logs.jobs()[0]["isOver"] is False
+
+
+def test_a_log_has_the_profile_of_a_job_that_has_not_ended(tmp_path: Path) -> None:
+    """Now and then, for it is large: after ten seconds, and when the job is half as old again; at its end whole."""
+    logs = JobLogs(str(tmp_path), "app")
+    history, path = JobHistory(logs), logs.path("j1")
+    history.opened(Submission("j1", two_stages(), Settings(), 4))
+    for seconds in (1.0, 9.0, 10.0, 14.0, 15.0, 30.0):
+        figures = {"rows_in": seconds, "profile.f (job.py:1);line 2": seconds}
+        stage = VertexProgress(1, "stage 1", 2, 2, 0, figures, (figures,), (True,), (SubtaskStatus("running"),))
+        history.looked(JobProgress("j1", "told", JobState.RUNNING, seconds, (stage,)), ())
+    history.close()
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each["seconds"] for each in events if each["event"] == "profile"] == [10.0, 15.0, 30.0]
+    assert "profile." not in json.dumps([each for each in events if each["event"] == "progress"])
+    told = JobLogFiles.at(path).document("j1")
+    assert told is not None
+    assert told["profiles"] == [[1, ["all functions", 30.0, [["f (job.py:1)", 30.0, [["line 2", 30.0, []]]]]]]]
 
 
 def test_a_folder_of_logs_is_shown_whole(tmp_path: Path) -> None:

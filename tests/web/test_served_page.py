@@ -194,7 +194,7 @@ def test_a_report_is_one_file_without_anything_of_a_users_as_html(store: JobStor
     """Its policy names its own scripts and styles; it asks no other host; the served one is the same."""
     text = report(store.documents())
     assert EVIL not in text
-    assert text.count("<script>") == 5
+    assert text.count("<script>") == 6
     assert "src=" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "unsafe" not in text.partition("</head>")[0].partition("Content-Security-Policy")[2].partition(">")[0]
     (told,) = re.findall(r'id="told">(.*?)</script>', text, re.DOTALL)

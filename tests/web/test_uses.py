@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,10 +64,17 @@ def test_the_worker_with_less_of_the_others_pace_is_named() -> None:
         for pid in range(3)
     )
     tasks = tuple(TaskNow("j1", 1, pid, 100.0 if pid == 1 else 1000.0, 9.0, {}, 1e8, 2e8) for pid in range(3))
-    told = looked((process("e1", uses[:2], tasks[:2]), process("e2", uses[2:], tasks[2:])))
+    others = (
+        UseFigures(UseKind.WORKER, "environment", {"seconds": 10.0}),
+        UseFigures(UseKind.WORKER, "pid 7", {"seconds": 10.0}, AttemptId("j1", -2, 0, 0)),
+    )
+    first = process("e1", (*uses[:2], *others), tasks[:2])
+    first = replace(first, figures={"resident_bytes": 5e7, "peak_resident_bytes": 6e7})
+    told = looked((first, process("e2", uses[2:], tasks[2:])))
     assert "The worker pid 1 of e1 is slow: subtask 1 of stage 1 of j1 does 10% of the others' pace." in told["text"]
     assert [row[:7] for row in told["workers"]][1] == ["e1", "pid 1", "j1", 1, 1, 1e8, 2e8]
-    assert [row[5:8] for row in told["processes"]] == [[None, None, 2e8], [None, None, 1e8]]
+    assert [row[5:7] for row in told["workers"]][2:4] == [[5e7, 6e7], [None, None]]
+    assert [row[5:8] for row in told["processes"]] == [[5e7, 6e7, 2e8], [None, None, 1e8]]
 
 
 @pytest.mark.parametrize("waiting", [8.0, 1.0])

@@ -7,6 +7,7 @@ Chromium, headless, takes the pictures. Needs the extra `dev`, and takes about a
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -37,10 +38,29 @@ def enrich(batches: Batches) -> Batches:
 
 
 def clean(batches: Batches) -> Batches:
-    """Slow: half a second for each batch."""
+    """Slow: half a second for each batch, in two functions and a library."""
     for batch in batches:
-        time.sleep(0.5)
-        yield batch
+        yield priced(parsed(batch))
+
+
+def parsed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Most of it in a library that calls back."""
+    for _ in range(3):
+        json.loads('{"price": 7}', object_hook=rounded)
+    time.sleep(0.1)
+    return batch
+
+
+def rounded(found: dict[str, float]) -> dict[str, float]:
+    """A tenth of a second."""
+    time.sleep(0.1)
+    return found
+
+
+def priced(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A tenth of a second."""
+    time.sleep(0.1)
+    return batch
 
 
 def main(folder: Path) -> None:
@@ -49,9 +69,12 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as checkpoints, sync_playwright() as player:
         browser = player.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         with open_session("clicks", 3) as spark:
+            spark.conf.set("spark.penstock.observe.profile", "true")
             url = penstock.webPage(spark).url
             _three_slots(spark, f"{checkpoints}/rows")
             _take(browser, url, folder, "slots")
+            _take(browser, url, folder, "profile")
+            _take(browser, url, folder, "profile", "profile-phone", PHONE)
             _take(browser, url, folder, "stages", "batch")
             _take(browser, url, folder, "stages", "phone", PHONE)
             clicks = penstock.readStream(spark).format("rate").option("rowsPerSecond", 100_000).load()
@@ -59,7 +82,7 @@ def main(folder: Path) -> None:
             writer = slow.writeStream.format("noop").queryName("clicks").option("checkpointLocation", checkpoints)
             query = writer.option("checkpointInterval", "2s").start()
             query.awaitTermination(_RUN_SECONDS)
-            for view in ("stages", "checkpoints", "charts", "jobs"):
+            for view in ("stages", "checkpoints", "charts", "jobs", "processes"):
                 _take(browser, url, folder, view)
             query.stop()
         browser.close()
@@ -84,6 +107,8 @@ def _take(
         page.wait_for_timeout(100)
         if page.evaluate("document.querySelector('#facts').textContent.includes('finished')"):
             break
+    if size is PHONE and view == "profile":
+        page.evaluate("document.querySelector('#panel').scrollIntoView()")
     page.screenshot(path=folder / f"web-page-{name or view}.png")
     page.close()
 

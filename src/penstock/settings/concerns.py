@@ -315,6 +315,9 @@ class ObserveSettings:
     a collector that gets the driver's metrics every `otlp_interval` (the extra `otel`). In the folder `event_log` of
     the driver's host each job writes its events as JSON lines: `penstock show` and `replay` show a job out of them.
 
+    With `profile` each task looks a hundred times a second where in the user's functions it is: the page shows the
+    functions of each stage by the time that they took, down to the line.
+
     With `page` the driver serves the web page at `page_host`, at the first free one of 16 ports from `page_port` on,
     at any free one where that is 0. Only who knows its token can read it: `page_token`, of 16 characters or more, or
     a new one for each application, in the address that the driver writes to standard error.
@@ -329,6 +332,7 @@ class ObserveSettings:
     otlp_url: str = ""
     otlp_interval: float = 15.0
     event_log: str = ""
+    profile: bool = False
     page: bool = False
     page_host: str = "127.0.0.1"
     page_port: int = 0

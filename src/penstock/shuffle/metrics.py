@@ -23,6 +23,8 @@ ROWS_GROUP = "rows."
 """The beginning of a task's counts of rows by channel, for those who account for lost ones."""
 DISK_GROUP = "disk."
 """The beginning of those that its environment adds up by disk: the figure, a dot, and the disk."""
+PROFILE_GROUP = "profile."
+"""The beginning of a task's seconds by stack of users' functions, where they are profiled."""
 READING, WRITING = "(reading)", "(writing)"
 """The parts of a task's work that no operator does: its input and its outputs."""
 

@@ -11,6 +11,7 @@ that read a DataFrame are a `mapInArrow` over it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -244,10 +245,11 @@ def _run_deployed(
     rows: Batches | None,
 ) -> tuple[str, str]:
     state, error, kind, lost = TaskEnd.FINISHED, "", FailureKind.CAUSE, None
-    report, watch = SubtaskReport({}, {}, {}), TaskWatch()
+    is_profiled = Settings.from_conf(plan.launch.settings).observe.profile
+    report, watch = SubtaskReport({}, {}, {}), TaskWatch(is_profiled=is_profiled)
     attachment.beside = watch.figures
     try:
-        with warm_memory():
+        with warm_memory(), contextlib.closing(watch):
             report = _run_kept(plan, attachment, deployment, rows)
     except TaskCancelledError as cancelled:
         state, error, kind = TaskEnd.CANCELED, str(cancelled), cancelled.failure

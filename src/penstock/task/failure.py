@@ -19,7 +19,8 @@ import pyarrow as pa
 from penstock.errors import FailureKind, PenstockError
 from penstock.graph import Combine, Operator
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+PACKAGE = f"{Path(__file__).resolve().parent.parent}/"
+"""The beginning of the names of our files, and of no file of a package whose name begins as ours does."""
 _LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
 _OF_HOST = frozenset(
     {
@@ -101,11 +102,12 @@ def failure_kind(error: BaseException) -> FailureKind:
 def _arose_here(error: BaseException) -> bool:
     """Tell whether Penstock's code called what failed: the innermost frame that is no library's is its own."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own = (name for name in reversed(files) if name.startswith(_PACKAGE) or not _is_library(name))
-    return next(own, "").startswith(_PACKAGE)
+    own = (name for name in reversed(files) if name.startswith(PACKAGE) or not is_library(name))
+    return next(own, "").startswith(PACKAGE)
 
 
-def _is_library(name: str) -> bool:
+def is_library(name: str) -> bool:
+    """Tell whether this file is one of Python's own, or of an installed package."""
     return name.startswith(_LIBRARIES) or name.endswith((".pyx", ".pxi"))
 
 
@@ -145,7 +147,7 @@ def _memory(error: BaseException) -> str:
 
 def _has_user_frames(summary: traceback.TracebackException) -> bool:
     """Tell whether the user's code is in it or in the errors that led to it."""
-    is_here = any(_is_kept(frame) and not _is_library(frame.filename) for frame in summary.stack)
+    is_here = any(_is_kept(frame) and not is_library(frame.filename) for frame in summary.stack)
     return is_here or any(_has_user_frames(part) for part in _led_to(summary))
 
 
@@ -161,4 +163,4 @@ def _led_to(summary: traceback.TracebackException) -> list[traceback.TracebackEx
 
 
 def _is_kept(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith(_PACKAGE)
+    return not frame.filename.startswith(PACKAGE)

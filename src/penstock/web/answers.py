@@ -35,6 +35,7 @@ FILES = {
     "/uplot.css": ("uplot.css", "text/css; charset=utf-8"),
     "/uplot.js": ("uplot.js", "text/javascript; charset=utf-8"),
     "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
+    "/flame.js": ("flame.js", "text/javascript; charset=utf-8"),
     "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
     "/tables.js": ("tables.js", "text/javascript; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),

@@ -16,6 +16,7 @@ from penstock.job.core.result import SubtaskStatus
 from penstock.job.core.slow_parts import PHASES
 from penstock.shuffle import DatasetId, PartitionId
 from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT, WATERMARK
+from penstock.web.flame import flame
 from penstock.web.headline import headline
 from penstock.web.phases import quartiles, share_of
 from penstock.web.record import JobRecord
@@ -74,6 +75,7 @@ def document(record: JobRecord, *, is_file: bool = False) -> dict[str, Any]:
                 for line, span in zip(lines, spans, strict=True)
             ],
         },
+        "profiles": [[int(stage), flame(stacks)] for stage, stacks in record.profiles.items()],
         "settings": plan.get("settings", {}),
         "series": drawn(record.series.points(), [stage["id"] for stage in plan["stages"]]),
         "errors": [[round(seconds, 2), what, text] for seconds, what, text in record.errors],

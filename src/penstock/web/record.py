@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.job.core.bottleneck import StageLoad, bounding, load_of
 from penstock.job.core.result import SubtaskStatus, summed
-from penstock.job.shell.history import JobMoment, held_back
+from penstock.job.shell.history import JobMoment, held_back, profiles_in
 from penstock.web.phases import JobPhase, JobTimes, phases_of
 from penstock.web.series import OUTSTANDING, Series, SeriesPoint, rows_of
 from penstock.web.timeline import Timeline
@@ -71,6 +71,8 @@ class JobRecord:
         """Work and waiting for room, as events told them last."""
         self.totals: Mapping[int, Mapping[str, float]] = {}
         """Sums of the figures, as events told them last."""
+        self.profiles: Mapping[str, Mapping[str, float]] = {}
+        """The seconds of stacks of users' functions, by stage, as they were told last."""
         self.present: Mapping[str, Any] | None = None
         """The stage that holds it back now, without rows' data."""
         self.found: Mapping[str, Any] | None = None
@@ -134,6 +136,8 @@ class JobRecord:
                 self._checkpoint(said)
             case "progress":
                 self._progress(said)
+            case "profile":
+                self.profiles = said["stages"]
             case "subtask":
                 stage = said["stage"]
                 if said["subtask"] == 0:
@@ -186,6 +190,7 @@ class JobRecord:
             found = bounding(list(self.loads.values()), self.slots)
             self.found = None if found is None else held_back(found.without_keys)
         self.totals = {stage: summed(each) for stage, each in self.figures.items()}
+        self.profiles = profiles_in(self.totals) or self.profiles
         self.series.add(_point(self.seconds, self.totals, {}))
 
     # --- the present of a job that runs
@@ -200,6 +205,7 @@ class JobRecord:
             self.figures[stage.vertex], self.statuses[stage.vertex] = list(stage.subtasks), list(stage.statuses)
         self.loads = {load.id: load for load in moment.loads}
         self.totals = {stage.vertex: stage.metrics for stage in progress.vertices}
+        self.profiles = profiles_in(self.totals)
         self.words = "" if moment.found is None else moment.found.reason
         self.present = None if moment.found is None else held_back(moment.found.without_keys)
         self.slow = None if moment.slow is None else {"text": moment.slow.text, "seconds": moment.slow.seconds}

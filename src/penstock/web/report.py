@@ -20,7 +20,7 @@ from typing import Any
 from penstock.errors import SettingError
 
 _STATIC = Path(__file__).resolve().with_name("static")
-SCRIPTS = ("uplot.js", "graph.js", "charts.js", "tables.js", "page.js")
+SCRIPTS = ("uplot.js", "graph.js", "charts.js", "tables.js", "flame.js", "page.js")
 STYLES = ("uplot.css", "page.css")
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from penstock.job.shell.processes import ProcessNow, TaskNow
 from penstock.link.figures import UseFigures, UseKind
+from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT
 
 SLOW = 0.67
 """One is named that has less than this part of the others' pace."""
@@ -88,7 +89,7 @@ def _since(process: str, use: UseFigures, marks: deque[_Sums], now: float) -> Us
 def uses_document(processes: Sequence[ProcessNow], uses: Sequence[UseNow]) -> dict[str, Any]:
     """The tables of disks, workers and users, and the sentences about them."""
     disks, workers, users = ([each for each in uses if each.use.kind is kind] for kind in UseKind)
-    paces, memory = _worker_paces(processes), _worker_memory(processes)
+    paces, memory = _worker_paces(processes), _memory(processes)
     return {
         "text": [*_about_disks(disks), *_about_workers(workers, paces), *_about_users(users)],
         "disks": [_disk(each) for each in disks],
@@ -158,13 +159,14 @@ def _worker_paces(processes: Sequence[ProcessNow]) -> dict[tuple[str, int, int],
     return paces
 
 
-def _worker_memory(processes: Sequence[ProcessNow]) -> dict[tuple[str, int, int], tuple[float | None, ...]]:
-    """The memory of the process of each subtask that runs, and the most while it ran."""
-    return {
-        (task.job, task.stage, task.subtask): (task.resident, task.peak_resident)
-        for process in processes
-        for task in process.tasks
-    }
+def _memory(processes: Sequence[ProcessNow]) -> dict[Any, tuple[float | None, ...]]:
+    """The memory of each process by its name, and of the process of each subtask that runs; now, and the most."""
+    found: dict[Any, tuple[float | None, ...]] = {}
+    for process in processes:
+        found[process.name] = process.figures.get(RESIDENT), process.figures.get(PEAK_RESIDENT)
+        for task in process.tasks:
+            found[task.job, task.stage, task.subtask] = task.resident, task.peak_resident
+    return found
 
 
 def _place(each: UseNow) -> tuple[str, int, int] | None:
@@ -173,12 +175,11 @@ def _place(each: UseNow) -> tuple[str, int, int] | None:
 
 
 def _worker(
-    each: UseNow,
-    paces: Mapping[tuple[str, int, int], float],
-    memory: Mapping[tuple[str, int, int], tuple[float | None, ...]],
+    each: UseNow, paces: Mapping[tuple[str, int, int], float], memory: Mapping[Any, tuple[float | None, ...]]
 ) -> list[Any]:
     place = _place(each)
-    part, has = (None, (None, None)) if place is None else (paces.get(place), memory.get(place, (None, None)))
+    has = memory.get(each.process if each.use.attempt is None else place, (None, None))
+    part = None if place is None else paces.get(place)
     at = place or (None, None, None)
     return [each.process, each.use.name, *at, *has, _rounded(_busy(each)), _rounded(part)]
 

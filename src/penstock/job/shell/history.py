@@ -7,6 +7,7 @@
 | `trace` | an entry of its trace: seconds since it was submitted, name, ids |
 | `checkpoint` | one that is complete or has failed, with the figures of its tasks |
 | `progress` | sums of each stage's figures, its load, and what holds the job back: every second, later every ten |
+| `profile` | the seconds of each stack of users' functions, by stage: after ten seconds, then more and more seldom |
 | `subtask` | at its end: the last figures of one subtask, and where it ran |
 | `job_ended` | its state, its seconds, the error's first line, and the rest of it |
 | `result_read` | after that: the seconds in which its result was read, once whole or in parts |
@@ -41,6 +42,7 @@ from penstock.job.core.slow_parts import SlowPart, slowest_part
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
 from penstock.observe.event_log import read_events
+from penstock.shuffle.metrics import PROFILE_GROUP
 
 LEAST_SECONDS, MOST_SECONDS = 1.0, 10.0
 """Between two `progress` events at the beginning, and later on."""
@@ -48,6 +50,8 @@ _PACE = 60
 """An event of that kind comes when this part of the time before has passed again."""
 OVER = 50
 """So many jobs that are over, the last ones, are known, so that it is told when their results are read."""
+_PROFILE_SECONDS, _PROFILE_GROWTH, _PROFILE_PAUSE = 10.0, 1.5, 600.0
+"""A profile is told after so many seconds, when the job is so many times as old again, and after such a pause."""
 _DETAILS = 16_000
 """Characters of an error that are kept after its first line."""
 
@@ -90,6 +94,7 @@ class _Story:
     """The number of entries of its trace."""
     checkpoint: int = 0
     progress_at: float = 0.0
+    profile_at: float = _PROFILE_SECONDS
 
 
 class JobHistory:
@@ -128,6 +133,10 @@ class JobHistory:
         if progress.seconds - told.progress_at >= pace:
             told.progress_at = progress.seconds
             self.listener.say(job, "progress", _progress(moment))
+        if progress.seconds >= told.profile_at:
+            told.profile_at = min(_PROFILE_GROWTH * progress.seconds, progress.seconds + _PROFILE_PAUSE)
+            if stages := profiles_in({each.vertex: each.metrics for each in progress.vertices}):
+                self.listener.say(job, "profile", {"seconds": progress.seconds, "stages": stages})
 
     def ended(self, result: JobResult, error: str = "") -> None:
         """A job is over."""
@@ -196,11 +205,26 @@ def plan_of(graph: JobGraph) -> dict[str, Any]:
     return {**plan, "result": list(graph.result), "kept_by": kept, "notes": list(graph.notes)}
 
 
+def profiles_in(totals: Mapping[int, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """The seconds of stacks by stage, of those that were profiled."""
+    found = {
+        str(stage): {
+            name.removeprefix(PROFILE_GROUP): took for name, took in figures.items() if name.startswith(PROFILE_GROUP)
+        }
+        for stage, figures in totals.items()
+    }
+    return {stage: stacks for stage, stacks in found.items() if stacks}
+
+
+def _without_profile(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in figures.items() if not name.startswith(PROFILE_GROUP)}
+
+
 def _progress(moment: JobMoment) -> dict[str, Any]:
     found, slow = moment.found, moment.slow
     return {
         "seconds": moment.progress.seconds,
-        "stages": {str(each.vertex): dict(each.metrics) for each in moment.progress.vertices},
+        "stages": {str(each.vertex): _without_profile(each.metrics) for each in moment.progress.vertices},
         "loads": {
             str(each.id): [round(each.work, 3), round(each.pressed, 3)] for each in moment.loads if each.subtasks
         },

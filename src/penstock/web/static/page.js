@@ -15,6 +15,7 @@ const TABS = [
   ["checkpoints", "Checkpoints", checkpointsPart],
   ["slots", "Slots", slotsPart],
   ["charts", "Throughput and lag", chartsPart],
+  ["profile", "Profile", profilePart],
   ["errors", "Errors", errorsPart],
   ["logs", "Logs", logsPart],
   ["settings", "Settings", settingsPart],
@@ -82,9 +83,9 @@ function stageState(stage) {
 }
 
 function queryTable() {
-  const table = new Table("Stages", [["stage", "text", "phone"], ["run", "count", "phone"], ["ended", "count"], ["of", "count"], ["busy, most", "share", "phone"], ["busy, mean", "share"], ["waits for room", "share"],
-    ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["most memory", "bytes"], ["late rows", "count"], ["watermark", "text"], ["rows of state", "count"], ["state", "bytes"]]);
-  const draw = (told) => table.fill(told.stages.map((s) => [s.name, s.running, s.ended, s.tasks, s.busy, s.busyMean, s.pressed, s.busiest,
+  const table = new Table("Stages", [["stage", "text", "phone"], ["state", "text", "phone"], ["busy, most", "share", "phone"], ["busy, mean", "share"], ["waits for room", "share"],
+    ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["most memory", "bytes"], ["late rows", "count"], ["watermark", "text"], ["state rows", "count"], ["state", "bytes"]]);
+  const draw = (told) => table.fill(told.stages.map((s) => [s.name, stageState(s), s.busy, s.busyMean, s.pressed, s.busiest,
     s.operators.slice(0, 3).map(([name, share]) => `${name} ${percent(share)}`).join(", "), s.rowsIn, s.rowsOut, s.bytesOut, s.spilled, s.peakResident, s.late, moment(s.watermark), s.stateRows, s.stateBytes]), (row) => named(told) === row[0]);
   return { place: table.place, draw };
 }
@@ -196,6 +197,24 @@ function chartsPart() {
   return [element("div", {}, rows.place, busy.place, pressed.place, lag.place, quiet, took.place), fill];
 }
 
+function profilePart() {
+  const quiet = element("p", { class: "quiet" });
+  const flames = element("div");
+  const known = new Map();
+  const table = new Table("Functions and libraries by the time in themselves", [["stage", "text"], ["function", "text", "phone"], ["line", "text", "phone"], ["time", "seconds", "phone"], ["of the stage's functions", "share"]]);
+  const fill = (told) => {
+    const names = namesOf(told);
+    const shown = told.profiles.filter(([stage]) => state.stage === null || stage === state.stage);
+    quiet.textContent = shown.length ? "Samples of all tasks: the wider a box, the longer its function ran. A click shows a box alone, one more all of them." : told.profiles.length ? "No function of this stage was seen at work." : "No function was profiled: set spark.penstock.observe.profile to true, and run the job again.";
+    for (const [stage] of shown) if (!known.has(`${told.job} ${stage}`)) known.set(`${told.job} ${stage}`, new Flame());
+    const found = shown.map(([stage, tree]) => known.get(`${told.job} ${stage}`).draw(`${names.get(stage)}: ${seconds(tree[1])} in its functions`, tree));
+    if (found.length !== flames.children.length || found.some((each, index) => each !== flames.children[index])) flames.replaceChildren(...found);
+    table.place.hidden = !shown.length;
+    table.fill(shown.flatMap(([stage, tree]) => ownTimes(tree).map((row) => [names.get(stage), ...row])).sort((a, b) => b[3] - a[3]).slice(0, 30));
+  };
+  return [element("div", {}, quiet, flames, table.place), fill];
+}
+
 function errorsPart() {
   const whole = element("pre", { class: "error", tabindex: "0" });
   const table = new Table("What went wrong, the last first", [["at", "seconds"], ["what", "text"], ["cause", "long"]]);
@@ -229,7 +248,7 @@ function processesPart() {
     words.textContent = found.text;
     slow.fill(found.paces, (row) => row[6] !== null && row[6] < 0.67);
     disks.fill(found.disks);
-    workers.fill(found.workers, (row) => row[7] !== null && row[7] < 0.67);
+    workers.fill(found.workers, (row) => row[8] !== null && row[8] < 0.67);
     users.fill(found.users);
     users.place.hidden = !found.users.length;
     table.fill(found.processes);
