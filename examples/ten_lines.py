@@ -13,10 +13,12 @@ import penstock
 def words(batches):
     """One row per word."""
     for batch in batches:
-        yield pa.record_batch([pc.list_flatten(pc.utf8_split_whitespace(batch["value"]))], names=["word"])
+        column = pc.list_flatten(pc.utf8_split_whitespace(batch["value"]))
+        yield pa.record_batch([column], names=["word"])
 
 
 spark = SparkSession.builder.master("local[4]").getOrCreate()
 lines = penstock.readText(spark, sys.argv[1])
-counts = lines.mapInArrow(words, "word string").filter("word <> ''").groupBy("word").count()
+found = lines.mapInArrow(words, "word string").filter("word <> ''")
+counts = found.groupBy("word").count()
 counts.sortBy("count", ascending=False).show(10)

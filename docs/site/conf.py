@@ -29,6 +29,7 @@ html_theme = "furo"
 html_title = f"Penstock {version}"
 html_copy_source = False
 html_show_sphinx = False
+html_static_path, html_css_files = ["static"], ["site.css"]
 pygments_style, pygments_dark_style = "friendly", "native"
 
 myst_heading_anchors = 4

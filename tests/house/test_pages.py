@@ -13,6 +13,8 @@ from penstock.settings import KEYS
 from source import ROOT
 
 LONGEST = 120
+LONGEST_CODE = 85
+"""Beyond that the site cuts a line of code at 1400 pixels; this is for the page that all see."""
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 TEMPLATE = DECISIONS[0]
@@ -27,11 +29,12 @@ def _named(path: Path) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_named)
 def test_lines_are_short(document: Path) -> None:
-    """Tables too: a cell that does not fit is a sentence beside the table."""
-    lines = enumerate(document.read_text().splitlines(), 1)
-    long = [
-        f"{_named(document)}:{number} has {len(line)} characters" for number, line in lines if len(line) > LONGEST
-    ]
+    """Tables too: a cell that does not fit is a sentence beside the table. The front page's code fits the site's."""
+    long, in_code = [], False
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        in_code ^= line.startswith("```")
+        if len(line) > (LONGEST_CODE if in_code and document.name == "README.md" else LONGEST):
+            long.append(f"{_named(document)}:{number} has {len(line)} characters")
     assert not long, "\n".join(long)
 
 
