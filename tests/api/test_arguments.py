@@ -249,6 +249,7 @@ def test_public_names() -> None:
         "readDelta",
         "readIceberg",
         "readJson",
+        "readKafka",
         "readParquet",
         "readPersisted",
         "readStream",

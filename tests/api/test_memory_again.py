@@ -18,7 +18,8 @@ import pytest
 
 from memory_again import KINDS, Kind, counts_of
 from penstock.api.stream import Stream
-from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
+from penstock.operators.file_forms import FileForm
+from penstock.operators.file_write import STATUS_SCHEMA, WriteFiles
 from penstock.settings import Settings
 from penstock.testing.local_runner import run_local
 from penstock.testing.sources import fromBatches
@@ -79,7 +80,7 @@ def joined(kind: Kind) -> Values:
 def written(kind: Kind, folder: Path) -> Values:
     """A Parquet file of each task."""
     schema = pa.schema([kind.schema.field("v")])
-    operator = WriteParquet(pafs.LocalFileSystem(), str(folder), schema, "none")
+    operator = WriteFiles(pafs.LocalFileSystem(), str(folder), FileForm("parquet", schema, "none"))
     run_local(given(kind).applied(operator, STATUS_SCHEMA))
     return pa.concat_tables([pq.read_table(path) for path in folder.iterdir()])["v"]
 

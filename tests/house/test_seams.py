@@ -18,7 +18,7 @@ IN_OTHER_PROCESSES = {
     "tests/processes/test_named_bounds.py": 1,  # a function that is slow
     "tests/spark/test_most_in_flight.py": 1,  # an operator that is slower than its source
     "tests/spark/test_result_scan.py": 1,  # a stage that goes on until its job is cancelled
-    "tests/spark/test_write_parquet.py": 1,  # the same
+    "tests/spark/test_write_files.py": 1,  # the same
     "tests/stream/test_rescaling.py": 1,  # a step that is busy without the interpreter
     "tests/support/a_day.py": 2,  # a program of its own: its stage is slow, and it waits for the stage's end
     "tests/support/endless_jobs.py": 2,  # a stage without an end, and a forked child that outlives its task

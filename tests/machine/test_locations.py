@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import readParquet, readText
-from penstock.api.parquet_sink import ParquetTarget
+from penstock.api.file_sink import FolderTarget
 from penstock.api.paths import data_files, located, stored_at
 from penstock.api.streaming.places import filesystem_of
 from penstock.checkpoint.errors import CheckpointError
@@ -43,7 +43,7 @@ def test_a_file_uri_leads_to_its_path(tmp_path: Path, form: Callable[[str], str]
     assert at_uri(uri) == (pafs.LocalFileSystem(), str(folder))
     assert run_local(readParquet(None, uri)).to_pylist() == [{"n": 1}]
     assert data_files(uri, "readText")[1][0].path == str(folder / "f.parquet")
-    assert stored_at(uri)[1] == filesystem_of(uri, "readStream")[1] == ParquetTarget.of(uri).folder == str(folder)
+    assert stored_at(uri)[1] == filesystem_of(uri, "readStream")[1] == FolderTarget.of(uri).folder == str(folder)
     with PartStorage(uri).open("stamp", "task") as file:  # type: ignore[arg-type]
         file.write(b"x")
     assert (folder / "stamp" / "task").is_file()
@@ -51,7 +51,7 @@ def test_a_file_uri_leads_to_its_path(tmp_path: Path, form: Callable[[str], str]
 
 REFUSED: tuple[tuple[Callable[[str], Any], type[Exception]], ...] = (
     (lambda uri: data_files(uri, "readText"), SettingError),
-    (ParquetTarget.of, SettingError),
+    (FolderTarget.of, SettingError),
     (lambda uri: filesystem_of(uri, "readStream"), PlanError),
     (PartStorage, CheckpointError),
 )

@@ -27,13 +27,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.arrow_filters import Filter
+from penstock.api.file_sink import FilesWritten, file_schema, refuse_own_types
 from penstock.api.parquet import Columns, ParquetFiles, ParquetSource, parquet_files, source_of
-from penstock.api.parquet_sink import ParquetWritten, file_schema, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, WrittenFile, promised, require_writer, write_files
 from penstock.errors import PenstockError, SettingError, how_to_install
 from penstock.graph import as_nullable, fields_of, with_fields
-from penstock.operators.parquet_write import WriteParquet
+from penstock.operators.file_forms import FileForm
+from penstock.operators.file_write import WriteFiles
 from penstock.operators.partitioned_write import NOTHING, WritePartitioned
 from penstock.operators.projection import Projection
 from penstock.stream.delta_log import column_mapping, refusal, stream_schema
@@ -80,7 +81,7 @@ def _stored(field: pa.Field) -> pa.Field:
     return pa.field(field.name if own is None else own.decode(), inner, field.nullable)
 
 
-def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_by: Sequence[str]) -> ParquetWritten:
+def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_by: Sequence[str]) -> FilesWritten:
     """See `Stream.writeDelta`."""
     began = time.monotonic()
     require_writer(stream, "writeDelta")
@@ -105,7 +106,7 @@ def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_b
         stream = promised(stream, pa.schema(schema.to_arrow()), root)
         held = file_schema(stream.schema, partition_by, "writeDelta")
     own = f"penstock-{secrets.token_hex(6)}"
-    write = WriteParquet(filesystem, f"{root}/{own}", held, "zstd")
+    write = WriteFiles(filesystem, f"{root}/{own}", FileForm("parquet", held, "zstd"))
     operator = WritePartitioned(write, tuple(partition_by)) if partition_by else write
     try:
         files = write_files(stream, operator, lambda: filesystem.create_dir(f"{root}/{own}", recursive=True))
@@ -120,7 +121,7 @@ def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_b
         filesystem.delete_dir(f"{root}/{own}")
         raise
     size, rows = sum(file.bytes for file in files), sum(file.rows for file in files)
-    return ParquetWritten(str(path), len(files), rows, size, time.monotonic() - began)
+    return FilesWritten(str(path), len(files), rows, size, time.monotonic() - began)
 
 
 def _refuse(

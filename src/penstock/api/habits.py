@@ -11,7 +11,7 @@ _DATAFRAME = "go on with Spark's own behind toDF()"
 _KEYED = "key the stream first: .groupBy('k').{}(processor, schema)"
 
 INSTEAD: dict[str, str] = {
-    "write": "write .writeParquet(path), or .toDF().write for Spark's other formats",
+    "write": "write .writeParquet(path), .writeCsv or .writeJson, or .toDF().write for Spark's other formats",
     "writeTo": "write .toDF().writeTo(table)",
     "writeCsv": "write .toDF().write.csv(path)",
     "writeJson": "write .toDF().write.json(path)",

@@ -20,14 +20,15 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.arrow_filters import Filter, filter_expression
+from penstock.api.file_sink import FilesWritten, refuse_own_types
 from penstock.api.iceberg_scan import IcebergScan, IcebergSource
 from penstock.api.parquet import chosen_columns
-from penstock.api.parquet_sink import ParquetWritten, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.writing import WritableStream, promised, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
 from penstock.graph import as_nullable, fields_of, plain_schema, with_fields
-from penstock.operators.parquet_write import WriteParquet
+from penstock.operators.file_forms import FileForm
+from penstock.operators.file_write import WriteFiles
 
 _NUMBER = b"PARQUET:field_id"
 """Arrow's name of a column's number, in the metadata of fields."""
@@ -61,7 +62,7 @@ def plain_rows(columns: Any) -> pa.Schema:
     return as_nullable(plain_schema(schema_to_pyarrow(columns, include_field_ids=False)))
 
 
-def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> ParquetWritten:
+def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> FilesWritten:
     """See `Stream.writeIceberg`."""
     began = time.monotonic()
     require_writer(stream, "writeIceberg")
@@ -72,7 +73,7 @@ def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> Parque
     stream = promised(stream, table.schema().as_arrow(), _name(table))
     filesystem, root = stored_at(table.location())
     own = f"{root}/data/penstock-{secrets.token_hex(6)}"
-    write = WriteParquet(filesystem, own, numbered(stream.schema, table), "zstd")
+    write = WriteFiles(filesystem, own, FileForm("parquet", numbered(stream.schema, table), "zstd"))
     try:
         files = write_files(stream, write, lambda: filesystem.create_dir(own, recursive=True))
         scheme = table.location().removesuffix(root)
@@ -85,7 +86,7 @@ def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> Parque
         filesystem.delete_dir(own)
         raise
     size, rows = sum(file.bytes for file in files), sum(file.rows for file in files)
-    return ParquetWritten(_name(table), len(files), rows, size, time.monotonic() - began)
+    return FilesWritten(_name(table), len(files), rows, size, time.monotonic() - began)
 
 
 def numbered(schema: pa.Schema, table: Any) -> pa.Schema:

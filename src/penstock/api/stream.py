@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
@@ -40,6 +39,7 @@ from penstock.api.schemas import (
 from penstock.api.sorting import sort_keys, sorted_stream
 from penstock.api.streaming.refusals import is_streaming, refuse_stream
 from penstock.api.unions import by_name, united
+from penstock.api.write_verbs import writeCsv, writeDelta, writeIceberg, writeJson, writeParquet
 from penstock.errors import PlanError, SettingError
 from penstock.graph import Operator, columns_text
 from penstock.operators.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
@@ -53,7 +53,6 @@ from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
-    from penstock.api.parquet_sink import ParquetWritten
     from penstock.api.streaming.writer import StreamWriter
     from penstock.spark.runtime import SparkRuntime
 
@@ -394,40 +393,11 @@ class Stream:
         unpersist_steps(self.branches, self._runtime("unpersist"))
         return self
 
-    def writeParquet(
-        self,
-        path: str | Path,
-        compression: str = "zstd",
-        overwrite: bool = False,
-        partitionBy: Sequence[str] = (),
-    ) -> ParquetWritten:
-        """Run the job now and write its rows as Parquet files into a folder: all of them or none.
-
-        `path` is a folder of this file system or any URI that `pyarrow.fs` knows. A folder that is there already is
-        refused, or with `overwrite` replaced once the job has succeeded. The columns of `partitionBy` become names of
-        folders, as in `year=2026/`, and are not in the files.
-        """
-        from penstock.api.parquet_sink import write_parquet
-
-        return write_parquet(self, path, compression, overwrite, partitionBy)
-
-    def writeDelta(self, path: str | Path, mode: str = "error", partitionBy: Sequence[str] = ()) -> ParquetWritten:
-        """Run the job now and write its rows into a Delta Lake table, by one commit: all of them or none.
-
-        `mode` is `error` (a new table), `append` or `overwrite`. It needs the extra `delta`.
-        """
-        from penstock.api.delta import write_delta
-
-        return write_delta(self, path, mode, partitionBy)
-
-    def writeIceberg(self, table: Any, overwrite: bool = False) -> ParquetWritten:
-        """Run the job now and append its rows to a table of pyiceberg's, or replace its rows: all of them or none.
-
-        It needs the extra `iceberg`.
-        """
-        from penstock.api.iceberg import write_iceberg
-
-        return write_iceberg(self, table, overwrite)
+    writeParquet = writeParquet
+    writeCsv = writeCsv
+    writeJson = writeJson
+    writeDelta = writeDelta
+    writeIceberg = writeIceberg
 
     def explain(self) -> None:
         """Print the plan: stages, operators, exchanges and the task slots needed. Runs nothing."""

@@ -19,7 +19,7 @@ from penstock.api.read_results import run_and_read
 from penstock.api.streaming.refusals import refuse_stream
 from penstock.errors import SettingError
 from penstock.graph import Operator, with_nulls_of
-from penstock.operators.parquet_write import STATUS_SCHEMA
+from penstock.operators.file_write import STATUS_SCHEMA
 from penstock.operators.verbs import Promise
 
 

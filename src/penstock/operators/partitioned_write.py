@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.operators.file_write import PartWriter, WriteFiles
 from penstock.operators.keys import group_rows, int64_array, stable_order
-from penstock.operators.parquet_write import PartWriter, WriteParquet
 from penstock.record.layout import take_batch
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"
@@ -27,9 +27,9 @@ _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 3
 
 @dataclass(frozen=True, slots=True)
 class WritePartitioned:
-    """As `WriteParquet`, whose schema lacks the `keys`, into a folder for each combination of their values."""
+    """As `WriteFiles`, whose schema lacks the `keys`, into a folder for each combination of their values."""
 
-    write: WriteParquet
+    write: WriteFiles
     keys: tuple[str, ...]
 
     @property

@@ -35,9 +35,10 @@ import pyarrow.fs as pafs
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import PlanError, SettingError
 from penstock.operators.csv_write import PLAIN_CSV, CsvSigns
+from penstock.operators.file_forms import FORMS, FileForm
 from penstock.operators.partitioned_write import by_folder
 from penstock.stream.last_rows import LastRows, with_epoch
-from penstock.stream.sink_files import FORMS, EndedFiles, FileForm, SinkFiles, files_schema
+from penstock.stream.sink_files import EndedFiles, SinkFiles, files_schema
 from penstock.stream.sink_folder import MARK, Prepared, SinkFolder
 
 _REMEMBERED = 1000
@@ -46,7 +47,7 @@ _REMEMBERED = 1000
 
 @dataclass(frozen=True, slots=True)
 class FolderSink:
-    """Files of `format` (one of `sink_files.FORMS`) in `folder`; `compression` is Parquet's, `csv` that of CSV."""
+    """Files of `format` (one of `file_forms.FORMS`) in `folder`; `compression` is Parquet's, `csv` that of CSV."""
 
     filesystem: pafs.FileSystem
     folder: str

@@ -15,42 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from penstock.operators.csv_write import PLAIN_CSV, CsvSigns, csv_header, csv_lines
-from penstock.operators.json_write import json_lines
-from penstock.operators.parquet_write import ParquetFileWriter
+from penstock.operators.file_forms import FileForm, TableWriter
 
 GROUP_ROWS = 1 << 20
 MOST_BYTES = 32 << 20
 """Rows are held so long, then they become a row group."""
 MOST_FILES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class FileForm:
-    """The form of files: "parquet" with a `compression`, "arrow", "csv" or "json"; all may be null in `schema`."""
-
-    format: str
-    schema: pa.Schema
-    compression: str = "snappy"
-    csv: CsvSigns = PLAIN_CSV
-
-    def open(self, stream: Any) -> TableWriter:
-        """A file in a stream."""
-        return FORMS[self.format](stream, self)
-
-
-class TableWriter(Protocol):
-    """A file under way."""
-
-    def write_table(self, table: pa.Table) -> None:
-        """Write rows."""
-
-    def close(self) -> None:
-        """End it; the stream stays open."""
 
 
 @dataclass(slots=True)
@@ -203,50 +177,6 @@ class SinkFiles:
         self._closed[found.name] = found.written
         found.written = 0
         del self._written[folder]
-
-
-def _parquet(stream: Any, form: FileForm) -> TableWriter:
-    return ParquetFileWriter(stream, form.schema, form.compression)
-
-
-def _arrow(stream: Any, form: FileForm) -> TableWriter:
-    made: TableWriter = pa.ipc.new_file(stream, form.schema)
-    return made
-
-
-class _Lines:
-    """A file of lines."""
-
-    def __init__(self, stream: Any, lines: Callable[[pa.RecordBatch], pa.Buffer], first: bytes = b"") -> None:
-        self._stream = stream
-        self._lines = lines
-        if first:
-            stream.write(first)
-
-    def write_table(self, table: pa.Table) -> None:
-        """Batch by batch."""
-        for batch in table.to_batches():
-            self._stream.write(self._lines(batch))
-
-    def close(self) -> None:
-        """Nothing ends it but the end of its stream."""
-
-
-def _csv(stream: Any, form: FileForm) -> TableWriter:
-    first = csv_header(form.schema, form.csv) if form.csv.header else b""
-    return _Lines(stream, lambda batch: csv_lines(batch, form.csv), first)
-
-
-def _json(stream: Any, _: FileForm) -> TableWriter:
-    return _Lines(stream, json_lines)
-
-
-FORMS: dict[str, Callable[[Any, FileForm], TableWriter]] = {
-    "parquet": _parquet,
-    "arrow": _arrow,
-    "csv": _csv,
-    "json": _json,
-}
 
 
 def files_schema(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:

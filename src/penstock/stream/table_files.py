@@ -27,13 +27,14 @@ import pyarrow.fs as pafs
 
 from penstock.errors import PlanError
 from penstock.machine.disk import Disk
+from penstock.operators.file_forms import FileForm
 from penstock.operators.partitioned_write import NOTHING, by_folder
 from penstock.record.relabelled import relabelled_batch
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.commit_sink import message_batch
 from penstock.stream.last_rows import LastRows
 from penstock.stream.outside import outside
-from penstock.stream.sink_files import FileForm, SinkFiles, files_schema
+from penstock.stream.sink_files import SinkFiles, files_schema
 
 _FILES = "files"
 _FOLDERS = 3

@@ -21,7 +21,7 @@ from penstock.api.iceberg_scan import IcebergSource
 from penstock.api.parquet import ParquetSource
 from penstock.api.stream import Stream
 from penstock.api.writing import WrittenFile
-from penstock.operators.parquet_write import STATUS_SCHEMA
+from penstock.operators.file_write import STATUS_SCHEMA
 from penstock.testing.local_runner import run_local
 
 NAMES = "abcxyz"

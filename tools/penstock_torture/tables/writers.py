@@ -18,8 +18,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from penstock.api.parquet_sink import file_schema
-from penstock.operators.parquet_write import WriteParquet
+from penstock.api.file_sink import file_schema
+from penstock.operators.file_forms import FileForm
+from penstock.operators.file_write import WriteFiles
 from penstock_torture.tables.rows import texts
 
 _ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kolkata")
@@ -74,9 +75,8 @@ def _dictionaries(rows: pa.Table, path: Path) -> None:
 
 
 def _ours(rows: pa.Table, path: Path) -> None:
-    write = WriteParquet(
-        pafs.LocalFileSystem(), str(path.parent), file_schema(rows.schema, (), "writeParquet"), "zstd"
-    )
+    form = FileForm("parquet", file_schema(rows.schema, (), "writeParquet"), "zstd")
+    write = WriteFiles(pafs.LocalFileSystem(), str(path.parent), form)
     (status,) = write.apply(iter(rows.to_batches()))
     (path.parent / status.column("file")[0].as_py()).rename(path)
     for library, read in (("polars", _by_polars), ("duckdb", _by_duckdb), ("arrow", pq.read_table)):

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.api.file_sink import file_schema, refuse_own_types
 from penstock.api.iceberg import check_columns, numbered
-from penstock.api.parquet_sink import file_schema, refuse_own_types
 from penstock.api.paths import stored_at
 from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.options import QUERY_OPTIONS, Options

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.api.csv_quotes import quoting
-from penstock.api.parquet_sink import file_schema
+from penstock.api.file_sink import file_schema
 from penstock.api.streaming.kafka import kafka_sink
 from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.lakes import delta_sink, iceberg_sink

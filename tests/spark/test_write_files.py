@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`writeParquet` on a real Spark session: the rows, the files, what is refused, and what a failure leaves."""
+"""Files written on a real Spark session: the rows, the files, what is refused, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -124,6 +124,32 @@ def test_no_rows_keep_the_schema(spark: Any, tmp_path: Path) -> None:
     assert (written.files, written.rows) == (1, 0)
     assert pq.read_table(tmp_path / "out").schema.equals(PLAIN)
     assert pq.read_table(tmp_path / "out").num_rows == 0
+
+
+def test_lines_come_back_in_spark(spark: Any, tmp_path: Path) -> None:
+    """CSV and JSON, compressed and by folders; what Spark's own files of the same frame give. No rows: the header."""
+    frame = spark.sql(
+        "SELECT id, id % 2 AS half, IF(id % 3 = 0, NULL, concat('a,\"', id)) AS s,"
+        " TIMESTAMP'2026-03-29 02:30:00' AS t, id / 4 AS x FROM range(40)"
+    )
+    stream = penstock.fromDataFrame(frame).rebalance(2)
+    schema = "id long, s string, t timestamp, x double, half int"
+    csv = stream.writeCsv(tmp_path / "csv", header=True, sep=";", compression="gzip", partitionBy=["half"])
+    json = stream.writeJson(tmp_path / "json", compression="bzip2")
+    assert (csv.rows, json.rows) == (40, 40)
+    frame.write.partitionBy("half").options(header=True, sep=";").csv(str(tmp_path / "theirs"))
+    read = spark.read.schema(schema)
+    found = read.options(header=True, sep=";").csv(str(tmp_path / "csv")).collect()
+    right = read.options(header=True, sep=";").csv(str(tmp_path / "theirs")).collect()
+    assert sorted(map(str, found)) == sorted(map(str, right))
+    found = spark.read.schema(schema).json(str(tmp_path / "json")).select(frame.columns).collect()
+    assert sorted(map(str, found)) == sorted(map(str, frame.selectExpr("id", "half", "s", "t", "x").collect()))
+    assert {path.name.partition(".")[2] for path in listed(tmp_path / "csv" / "half=0")} == {"csv.gz"}
+    assert {path.name.partition(".")[2] for path in listed(tmp_path / "json", "part-*")} == {"json.bz2"}
+    assert sum(path.stat().st_size for path in listed(tmp_path / "json", "part-*")) == json.bytes
+    stream.filter("id < 0").writeCsv(tmp_path / "csv", header=True, overwrite=True)
+    (empty,) = listed(tmp_path / "csv", "part-*")
+    assert empty.read_text() == "id,half,s,t,x\n"
 
 
 def test_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, WrittenFile, _check_schema, file_schema
+from penstock.api.file_sink import FilesWritten, FolderTarget, WrittenFile, _check_schema, file_schema
 from penstock.errors import SchemaError, SettingError
-from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
+from penstock.operators.file_forms import FileForm
+from penstock.operators.file_write import STATUS_SCHEMA, WriteFiles
 from penstock.operators.partitioned_write import WritePartitioned
 from penstock.testing import DEADLINE
 from penstock_torture.passing_files import PassingFiles
@@ -26,9 +27,9 @@ from penstock_torture.passing_files import PassingFiles
 ROWS = pa.table({"a": range(1000), "b": [f"w{n % 7}" for n in range(1000)]})
 
 
-def writer(folder: Path, rows: int = 300, size: int = 1 << 30) -> WriteParquet:
+def writer(folder: Path, rows: int = 300, size: int = 1 << 30) -> WriteFiles:
     """An operator with small row groups, after a trip through pickle."""
-    operator = WriteParquet(pafs.LocalFileSystem(), str(folder), ROWS.schema, "lz4", rows, size)
+    operator = WriteFiles(pafs.LocalFileSystem(), str(folder), FileForm("parquet", ROWS.schema, "lz4"), rows, size)
     return pickle.loads(pickle.dumps(operator))  # type: ignore[no-any-return]  # noqa: S301 - our own bytes
 
 
@@ -51,7 +52,7 @@ class Followed(PassingFiles):
         return found
 
 
-def staged(target: ParquetTarget, *names: str) -> list[WrittenFile]:
+def staged(target: FolderTarget, *names: str) -> list[WrittenFile]:
     """Files in the staging folder, each with its name in it."""
     for name in names:
         with target.filesystem.open_output_stream(f"{target.staging}/part-{name}.parquet") as file:
@@ -104,7 +105,7 @@ def test_broken_input_removes_the_file(tmp_path: Path) -> None:
 def test_commit_takes_what_is_named(tmp_path: Path, local: bool) -> None:
     """Named files come in their order, another attempt's file does not, staging is gone, success is marked."""
     filesystem, top = (pafs.LocalFileSystem(), str(tmp_path)) if local else (remote(tmp_path), "")
-    target = ParquetTarget.beside(filesystem, f"{top}/out" if local else "out")
+    target = FolderTarget.beside(filesystem, f"{top}/out" if local else "out")
     target.prepare(overwrite=False)
     files = staged(target, "bb", "aa")
     staged(target, "stale")
@@ -124,7 +125,7 @@ def test_a_place_without_room_for_a_folder_is_refused_by_name(tmp_path: Path) ->
     with pytest.raises(
         SettingError, match=r"writeParquet: beside .*file/out no folder can be made: .*: name another"
     ):
-        ParquetTarget.of(tmp_path / "file" / "out").prepare(overwrite=False)
+        FolderTarget.of(tmp_path / "file" / "out").prepare(overwrite=False)
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -133,7 +134,7 @@ def test_overwrite_replaces(tmp_path: Path, local: bool) -> None:
     (tmp_path / "out" / "k=1").mkdir(parents=True)
     (tmp_path / "out" / "old.parquet").write_text("old")
     filesystem, folder = (pafs.LocalFileSystem(), str(tmp_path / "out")) if local else (remote(tmp_path), "out")
-    target = ParquetTarget.beside(filesystem, folder)
+    target = FolderTarget.beside(filesystem, folder)
     with pytest.raises(SettingError, match="out is not empty"):
         target.prepare(overwrite=False)
     target.prepare(overwrite=True)
@@ -152,7 +153,7 @@ def test_failed_moves_are_taken_back(tmp_path: Path, before: dict[str, str] | No
         (out / name).write_text(text)
     if before == {}:
         out.mkdir()
-    target = ParquetTarget.beside(remote(tmp_path), "out")
+    target = FolderTarget.beside(remote(tmp_path), "out")
     target.prepare(overwrite=True)
     with pytest.raises(OSError, match="gone"):
         target.commit([*staged(target, "aa"), WrittenFile("part-gone.parquet", 1, 1)])
@@ -163,7 +164,7 @@ def test_failed_moves_are_taken_back(tmp_path: Path, before: dict[str, str] | No
 def test_local_commit_is_one_step(tmp_path: Path) -> None:
     """A folder that was filled at the last moment is not mixed with: the rename fails and it stays as it is."""
     world = Followed(pafs.LocalFileSystem())
-    target = ParquetTarget.beside(pafs.PyFileSystem(world), str(tmp_path / "out"))
+    target = FolderTarget.beside(pafs.PyFileSystem(world), str(tmp_path / "out"))
     target.prepare(overwrite=False)
     files = staged(target, "aa")
 
@@ -182,7 +183,7 @@ def test_local_commit_is_one_step(tmp_path: Path) -> None:
 def test_a_late_task_is_not_published(tmp_path: Path) -> None:
     """Files that a task writes into the staging folder while the commit is under way, or later, are not taken."""
     world = Followed(pafs.LocalFileSystem())
-    target = ParquetTarget.beside(pafs.PyFileSystem(world), str(tmp_path / "out"))
+    target = FolderTarget.beside(pafs.PyFileSystem(world), str(tmp_path / "out"))
     target.prepare(overwrite=False)
     files = staged(target, "aa")
     with target.filesystem.open_output_stream(f"{target.staging}/part-slow.parquet") as slow:
@@ -199,7 +200,7 @@ def test_files_are_on_the_disk_before_they_are_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     """The task's file, the mark of success and the folder are synced while nobody sees them, the name afterwards."""
-    target = ParquetTarget.of(tmp_path / "out")
+    target = FolderTarget.of(tmp_path / "out")
     if overwrite:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "old").touch()
@@ -224,7 +225,7 @@ def test_files_are_on_the_disk_before_they_are_published(
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from penstock.api.parquet_sink import ParquetTarget, WrittenFile
+from penstock.api.file_sink import FolderTarget, WrittenFile
 
 top = Path(sys.argv[1])
 
@@ -236,7 +237,7 @@ def overwrite(kill_at):
             steps += 1
             if steps == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-    target = ParquetTarget.of(top / "out")
+    target = FolderTarget.of(top / "out")
     target.prepare(overwrite=True)
     for name in ("part-a", "part-b"):
         Path(target.staging, name).write_text("new")
@@ -278,10 +279,10 @@ def test_a_killed_overwrite_leaves_old_or_new(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_swap_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the file system cannot do it in one step, the old folder is moved aside, and back if that fails."""
-    monkeypatch.setattr("penstock.api.parquet_sink.swapped", lambda *_: False)
+    monkeypatch.setattr("penstock.api.file_sink.swapped", lambda *_: False)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").write_text("old")
-    target = ParquetTarget.of(tmp_path / "out")
+    target = FolderTarget.of(tmp_path / "out")
     target.prepare(overwrite=True)
     files = staged(target, "aa")
     target.commit(files)
@@ -293,7 +294,7 @@ def test_folders_that_cannot_swap_names(tmp_path: Path, monkeypatch: pytest.Monk
 def test_empty_folder_is_taken(tmp_path: Path) -> None:
     """A folder without anything in it is as good as none."""
     (tmp_path / "out").mkdir()
-    target = ParquetTarget.of(tmp_path / "out")
+    target = FolderTarget.of(tmp_path / "out")
     target.prepare(overwrite=False)
     target.commit(staged(target, "aa"))
     assert seen(tmp_path / "out") == {"part-00000-aa.parquet": "aa", "_SUCCESS": ""}
@@ -301,9 +302,9 @@ def test_empty_folder_is_taken(tmp_path: Path) -> None:
 
 def test_empty_file_has_the_schema(tmp_path: Path) -> None:
     """The target has a file with the schema if no task wrote anything."""
-    target = ParquetTarget.of(tmp_path / "out")
+    target = FolderTarget.of(tmp_path / "out")
     target.prepare(overwrite=False)
-    target.commit([target.write_empty(ROWS.schema, "zstd")])
+    target.commit([target.write_empty(FileForm("parquet", ROWS.schema, "zstd"))])
     assert pq.read_table(tmp_path / "out").schema.equals(ROWS.schema)
 
 
@@ -311,7 +312,7 @@ def test_refused_targets_and_schemas(tmp_path: Path) -> None:
     """The top of a file system, no path at all, types that Parquet does not have, names that are there twice."""
     for path in ("", 3, "/"):
         with pytest.raises(SettingError, match="writeParquet"):
-            ParquetTarget.of(path)  # type: ignore[arg-type]
+            FolderTarget.of(path)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="no type"):
         _check_schema(pa.schema([("x", pa.month_day_nano_interval())]))
     with pytest.raises(SchemaError, match="without columns"):
@@ -326,7 +327,7 @@ def test_refused_targets_and_schemas(tmp_path: Path) -> None:
 
 def test_figures_read_well() -> None:
     """One line."""
-    assert repr(ParquetWritten("out", 2, 1_000, 2_500_000, 1.5)) == (
+    assert repr(FilesWritten("out", 2, 1_000, 2_500_000, 1.5)) == (
         "1,000 rows in 2 files (2.5 MB) written to out in 1.50 s"
     )
 
@@ -334,7 +335,7 @@ def test_figures_read_well() -> None:
 def test_folders_by_value(tmp_path: Path) -> None:
     """Each value has a folder, whose files lack the column; null, empty text and signs of paths are escaped."""
     rows = pa.table({"k": ["a", None, "x/y=1", "", "a"], "d": pa.array([0, 0, 0, 1, 0], pa.date32()), "v": range(5)})
-    write = WriteParquet(pafs.LocalFileSystem(), str(tmp_path), rows.select(["v"]).schema, "zstd")
+    write = WriteFiles(pafs.LocalFileSystem(), str(tmp_path), FileForm("parquet", rows.select(["v"]).schema, "zstd"))
     operator = WritePartitioned(write, ("k", "d"))
     status = [row.to_pylist()[0] for row in operator.apply(iter(rows.to_batches(max_chunksize=2)))]
     nothing = "k=__HIVE_DEFAULT_PARTITION__"
@@ -352,7 +353,12 @@ def test_folders_by_value(tmp_path: Path) -> None:
 def test_folders_are_closed_at_the_bound(tmp_path: Path) -> None:
     """All rows held stay below the bound: each time it is reached, every folder gets a file of its own."""
     rows = pa.table({"k": [n % 3 for n in range(3000)], "v": list(range(3000))})
-    write = WriteParquet(pafs.LocalFileSystem(), str(tmp_path), rows.select(["v"]).schema, "zstd", group_bytes=8000)
+    write = WriteFiles(
+        pafs.LocalFileSystem(),
+        str(tmp_path),
+        FileForm("parquet", rows.select(["v"]).schema, "zstd"),
+        group_bytes=8000,
+    )
     status = list(WritePartitioned(write, ("k",)).apply(iter(rows.to_batches(max_chunksize=1000))))
     assert len(status) == 9
     assert sum(row.column("rows")[0].as_py() for row in status) == 3000
@@ -364,7 +370,7 @@ def test_partitions_are_committed_in_their_folders(tmp_path: Path, kind: str) ->
     filesystem = pafs.LocalFileSystem() if kind == "local" else remote(tmp_path)
     top = str(tmp_path) if kind == "local" else ""
     for round_ in ("old", "new"):
-        target = ParquetTarget.beside(filesystem, f"{top}/out".lstrip("/") if kind == "remote" else f"{top}/out")
+        target = FolderTarget.beside(filesystem, f"{top}/out".lstrip("/") if kind == "remote" else f"{top}/out")
         target.prepare(overwrite=True)
         for name in (f"k=a/part-{round_}.parquet", f"k={round_}/part-{round_}.parquet", "k=lost/part-x.parquet"):
             filesystem.create_dir(f"{target.staging}/{name.rpartition('/')[0]}", recursive=True)
@@ -408,7 +414,9 @@ def test_a_null_struct_with_a_field_that_may_not_be_null_is_written(tmp_path: Pa
     structs = pa.StructArray.from_arrays([pa.array([1, None])], fields=list(struct), mask=nulls)  # as Spark's are
     lists = pa.ListArray.from_arrays(pa.array([0, 2, 2], pa.int32()), structs, pa.list_(element), mask=nulls)
     rows = pa.record_batch([pa.array([1, 1]), structs, lists], schema=schema)
-    write = WriteParquet(pafs.LocalFileSystem(), str(tmp_path), file_schema(schema, keys, "writeParquet"), "zstd")
+    write = WriteFiles(
+        pafs.LocalFileSystem(), str(tmp_path), FileForm("parquet", file_schema(schema, keys, "writeParquet"), "zstd")
+    )
     (status,) = (WritePartitioned(write, keys) if keys else write).apply(iter([rows]))
     (name,) = status.column("file").to_pylist()
     found = pq.ParquetFile(tmp_path / name).read()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Stream.writeParquet`: tasks write files into a staging folder beside the target, the driver commits them.
+"""`Stream.writeParquet`, `writeCsv`, `writeJson`: tasks write into a folder beside the target, the driver commits.
 
 On a local file system the files that the job named go into a second folder, which is then renamed to the target in
 one step, or with `overwrite` changes names with the old one. So a driver that is killed leaves the old folder or the
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +27,17 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.types as pt
 
+from penstock.api.csv_quotes import quoting
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import WritableStream, WrittenFile, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
 from penstock.graph import as_nullable, own_types, shown_type, unwritable
-from penstock.machine.disk import Disk
 from penstock.machine.durable import swapped, sync_file, sync_folder
 from penstock.machine.locations import at_uri, here, is_here, is_uri
-from penstock.operators.parquet_write import ParquetFileWriter, WriteParquet
+from penstock.operators.csv_write import PLAIN_CSV, CsvSigns, csv_fault
+from penstock.operators.file_forms import LINE_CODECS, FileForm
+from penstock.operators.file_write import PartWriter, WriteFiles
+from penstock.operators.json_write import json_fault
 from penstock.operators.partitioned_write import WritePartitioned
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
@@ -42,8 +45,8 @@ SUCCESS = "_SUCCESS"
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetWritten:
-    """The result of `writeParquet`: numbers of files, rows and bytes, and the seconds from the call to the commit."""
+class FilesWritten:
+    """The result of a write: numbers of files, rows and bytes, and the seconds from the call to the commit."""
 
     path: str
     files: int
@@ -61,84 +64,131 @@ class ParquetWritten:
 
 def write_parquet(
     stream: WritableStream, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
-) -> ParquetWritten:
+) -> FilesWritten:
     """See `Stream.writeParquet`; raises SettingError or SchemaError before anything runs."""
-    began = time.monotonic()
     require_writer(stream, "writeParquet")
-    codec = _checked_codec(compression)
+    if compression not in CODECS or not (compression == "none" or pa.Codec.is_available(str(compression))):
+        raise SettingError(f"writeParquet: compression {compression!r} is none of {', '.join(CODECS)}")
     held = file_schema(stream.schema, partition_by, "writeParquet")
     _check_schema(stream.schema, str(stream.session.conf.get("spark.sql.caseSensitive")).lower() == "true")
-    target = ParquetTarget.of(path)
-    write = WriteParquet(target.filesystem, target.staging, held, codec)
+    return _write(stream, path, FileForm("parquet", held, compression), overwrite, partition_by)
+
+
+def write_csv(
+    stream: WritableStream,
+    path: str | Path,
+    signs: tuple[str, str, bool],
+    compression: str,
+    overwrite: bool,
+    partition_by: Sequence[str] = (),
+) -> FilesWritten:
+    """See `Stream.writeCsv`; `signs` are its separator, null and header. Raises SettingError or SchemaError first."""
+    separator, null, header = signs
+    form = CsvSigns(quoting(separator, '"', None, "writeCsv").separator, null, header)
+    return _write_lines(stream, path, "csv", csv_fault, compression, overwrite, partition_by, form)
+
+
+def write_json(
+    stream: WritableStream, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
+) -> FilesWritten:
+    """See `Stream.writeJson`; raises SettingError or SchemaError before anything runs."""
+    return _write_lines(stream, path, "json", json_fault, compression, overwrite, partition_by)
+
+
+def _write_lines(
+    stream: WritableStream,
+    path: str | Path,
+    format_: str,
+    fault: Callable[[pa.Schema], str],
+    compression: str,
+    overwrite: bool,
+    partition_by: Sequence[str],
+    signs: CsvSigns = PLAIN_CSV,
+) -> FilesWritten:
+    verb = _verb(format_)
+    require_writer(stream, verb)
+    if compression not in LINE_CODECS:
+        raise SettingError(f"{verb}: compression {compression!r} is none of {', '.join(LINE_CODECS)}")
+    held = file_schema(stream.schema, partition_by, verb)
+    if wrong := fault(held) or ("" if held.names else "a stream without columns has no lines"):
+        raise SchemaError(f"{verb}: {wrong}: cast it, or write Parquet")
+    return _write(stream, path, FileForm(format_, held, compression, signs), overwrite, partition_by)
+
+
+def _verb(format_: str) -> str:
+    return f"write{format_.capitalize()}"
+
+
+def _write(
+    stream: WritableStream, path: str | Path, form: FileForm, overwrite: bool, partition_by: Sequence[str]
+) -> FilesWritten:
+    began = time.monotonic()
+    target = FolderTarget.of(path, _verb(form.format))
+    write = WriteFiles(target.filesystem, target.staging, form)
     operator = WritePartitioned(write, tuple(partition_by)) if partition_by else write
     try:
         files = write_files(stream, operator, lambda: target.prepare(overwrite))
-        target.commit(files or [target.write_empty(held, codec)])
+        target.commit(files or [target.write_empty(form)])
     finally:
         target.clean()
-    return ParquetWritten(
-        str(path),
-        max(1, len(files)),
-        sum(f.rows for f in files),
-        sum(f.bytes for f in files),
-        time.monotonic() - began,
-    )
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    return FilesWritten(str(path), max(1, len(files)), rows, size, time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetTarget:
+class FolderTarget:
     """The folder to write to and the staging folder beside it, which is never published itself."""
 
     filesystem: pafs.FileSystem
     folder: str
     staging: str
+    verb: str = "writeParquet"
 
     @classmethod
-    def of(cls, path: str | Path) -> ParquetTarget:
+    def of(cls, path: str | Path, verb: str = "writeParquet") -> FolderTarget:
         """The target of a path or URI."""
         if not isinstance(path, str | Path) or not str(path):
-            raise SettingError(f"writeParquet takes the path of a folder, not {path!r}")
+            raise SettingError(f"{verb} takes the path of a folder, not {path!r}")
         try:
             filesystem, inner = at_uri(str(path)) if is_uri(str(path)) else (here(), str(path))
         except (ValueError, OSError) as error:
-            raise SettingError(f"writeParquet: {path} can't be reached: {error}") from error
+            raise SettingError(f"{verb}: {path} can't be reached: {error}") from error
         if is_here(filesystem):
             inner = str(Path(inner).expanduser().resolve())
-        return cls.beside(filesystem, inner)
+        return cls.beside(filesystem, inner, verb)
 
     @classmethod
-    def beside(cls, filesystem: pafs.FileSystem, folder: str) -> ParquetTarget:
+    def beside(cls, filesystem: pafs.FileSystem, folder: str, verb: str = "writeParquet") -> FolderTarget:
         """The target with a new staging folder's name."""
         parent, _, name = folder.rstrip("/").rpartition("/")
         if not name:
-            raise SettingError(f"writeParquet: {folder!r} is the top of a file system, not a folder in it")
+            raise SettingError(f"{verb}: {folder!r} is the top of a file system, not a folder in it")
         staging = f".{name}.penstock-{secrets.token_hex(6)}"
-        return cls(filesystem, folder.rstrip("/"), f"{parent}/{staging}" if parent or folder[0] == "/" else staging)
+        place = f"{parent}/{staging}" if parent or folder[0] == "/" else staging
+        return cls(filesystem, folder.rstrip("/"), place, verb)
 
     def prepare(self, overwrite: bool) -> None:
         """Refuse what is there already, and make the staging folder."""
         info = self.filesystem.get_file_info(self.folder)
         if info.is_file:
-            raise SettingError(f"writeParquet: {self.folder} is a file: name a folder, or remove it")
+            raise SettingError(f"{self.verb}: {self.folder} is a file: name a folder, or remove it")
         if not overwrite and self._old_names():
             raise SettingError(
-                f"writeParquet: {self.folder} is not empty: name another folder, or say overwrite=True to replace"
+                f"{self.verb}: {self.folder} is not empty: name another folder, or say overwrite=True to replace"
                 " what is there"
             )
         try:
             self.filesystem.create_dir(self.staging, recursive=True)
         except OSError as error:
             raise SettingError(
-                f"writeParquet: beside {self.folder} no folder can be made: {error}: name another place, or make it"
+                f"{self.verb}: beside {self.folder} no folder can be made: {error}: name another place, or make it"
                 " writable"
             ) from error
 
-    def write_empty(self, schema: pa.Schema, compression: str) -> WrittenFile:
+    def write_empty(self, form: FileForm) -> WrittenFile:
         """A file without rows, so that the schema is not lost."""
-        name = f"part-{secrets.token_hex(8)}.parquet"
-        with self.filesystem.open_output_stream(f"{self.staging}/{name}") as sink:
-            ParquetFileWriter(sink, schema, compression).close()
-        Disk(self.filesystem).sync_file(f"{self.staging}/{name}")
+        file = PartWriter(WriteFiles(self.filesystem, self.staging, form))
+        name = file.finish()["file"][0].as_py()
         return WrittenFile(name, 0, 0)
 
     def commit(self, files: list[WrittenFile]) -> None:
@@ -272,12 +322,6 @@ def refuse_own_types(schema: pa.Schema, verb: str, format_: str) -> None:
             f"{verb}: column {name!r} has a type of Spark's own, {shown_type(schema.field(name))}, which {format_}"
             " has not: take it apart with mapInArrow, or write Parquet"
         )
-
-
-def _checked_codec(compression: object) -> str:
-    if compression not in CODECS or not (compression == "none" or pa.Codec.is_available(str(compression))):
-        raise SettingError(f"writeParquet: compression {compression!r} is none of {', '.join(CODECS)}")
-    return str(compression)
 
 
 def _check_schema(schema: pa.Schema, case_sensitive: bool = True) -> None:
