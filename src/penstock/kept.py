@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from penstock.errors import SettingError
-from penstock.link.kept_logs import applications, kept_files, last_lines, logs_folder
+from penstock.link.kept_logs import applications, kept_files, last_lines, logs_folder, title_of
 
 
 def show_logs(application: str, directory: str, job: str, lines: int) -> int:
@@ -17,7 +17,7 @@ def show_logs(application: str, directory: str, job: str, lines: int) -> int:
     Raises SettingError where nothing is kept, or nothing under this name.
     """
     known = applications(directory)
-    found = [folder for folder, _ in known if folder.name.startswith(application)]
+    found = [folder for folder, _ in known if folder.name.startswith(application) or title_of(folder) == application]
     if not found:
         named = f" of an application that begins with {application!r}" if application else ""
         raise SettingError(f"{logs_folder(directory)} of this host has no logs{named}: {_names(known)}")
@@ -36,7 +36,7 @@ def list_logs(directory: str) -> int:
     """Print the applications that this host has logs of, the newest first."""
     for folder, written in applications(directory):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(written))
-        sys.stdout.write(f"{at}  {folder.name}\n")
+        sys.stdout.write(f"{at}  {folder.name}  {title_of(folder)}".rstrip() + "\n")
     return 0
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -31,6 +32,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert said.startswith(f"penstock {penstock.__version__}")
     assert re.search(r"\(commit [0-9a-f]{7,}\)$", said.strip()) or not (ROOT / ".git").exists()
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    """`penstock completion bash | head -1`: no traceback, and nothing on standard error."""
+    command = f"{sys.executable} -m penstock.cli completion bash | head -1"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert (len(ran.stdout.splitlines()), ran.stderr) == (1, "")
 
 
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:

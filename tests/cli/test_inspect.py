@@ -132,9 +132,17 @@ def test_damage_is_named_and_told_by_the_exit_code(location: Path, capsys: pytes
 
 
 def test_a_place_without_checkpoints_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is mostly a wrong path."""
-    assert main(["checkpoints", "inspect", str(tmp_path)]) == 2
-    assert "no complete checkpoint" in capsys.readouterr().err
+    """It is mostly a wrong path, or a query that has only begun: each word says which."""
+    begun = CheckpointStorage(str(tmp_path / "begun"))
+    begun.claim(1)
+    for word in ("list", "inspect", "verify"):
+        for place, said in (
+            (tmp_path / "none", "does not exist: check the path"),
+            (tmp_path, "is no checkpointLocation and no savepoint"),
+            (tmp_path / "begun", "holds no complete checkpoint: its query has not come to one yet"),
+        ):
+            assert main(["checkpoints", word, str(place)]) == 2
+            assert f"{place} {said}" in capsys.readouterr().err
 
 
 def test_one_checkpoint_is_inspected_by_its_number(location: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,7 @@ def test_output_is_kept_beside_where_it_goes(tmp_path: Path, capsys: pytest.Capt
 def test_the_command_shows_what_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the newest application, of a job by its id or name, a number of lines; else it says what there is."""
     place = ["--directory", str(tmp_path)]
+    (tmp_path / "abc").mkdir()
     assert main(["logs", *place]) == 2
     assert "has no logs" in capsys.readouterr().err
     for job, name in (("j1", "words"), ("j2", "sums")):
@@ -172,3 +173,7 @@ def test_the_command_shows_what_is_kept(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["logs", "--list", *place]) == 0
     assert capsys.readouterr().out.endswith("  app-1\n")
+    link_log(tmp_path / "abc" / "log", "app-1", str(tmp_path), "my words")
+    assert main(["logs", "--list", *place]) == 0
+    assert capsys.readouterr().out.endswith("  app-1  my words\n")
+    assert main(["logs", "my words", "--job", "j1", *place]) == 0

@@ -54,6 +54,8 @@ class EnvironmentLaunch:
     scope_key: str = ""
     certificate: Certificate | None = None
     """The one that the driver has made for its application, where anything of it leaves loopback."""
+    title: str = ""
+    """The name that its user gave the application."""
 
     def __repr__(self) -> str:
         """Everything but the secret, and the certificate's key."""
@@ -161,7 +163,7 @@ def _start(
     sweep(settings.environment.directory, keep=place.folder)
     if settings.observe.keep_output:
         sweep_logs(settings.environment.directory)
-        link_log(place.log, launch.application, settings.environment.directory)
+        link_log(place.log, launch.application, settings.environment.directory, launch.title)
     config = msgpack.packb(
         {
             "application": launch.application,

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgpack
 
 from penstock.checkpoint.channel_state import CHANNEL, ChannelKey
+from penstock.checkpoint.deletion import Deletion
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.checkpoint.found import Unusable
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle
@@ -17,6 +19,7 @@ from penstock.checkpoint.savepoints import SavepointFolder
 from penstock.checkpoint.storage import CheckpointStorage, PartStorage
 from penstock.errors import SettingError
 from penstock.graph.streaming import SOURCE_POSITION, vertex_of_part
+from penstock.machine.locations import is_uri
 
 _POSITION, _BINARY = 300, 64
 """As long is the text of a position at most, and a binary part of it that is shown."""
@@ -48,8 +51,20 @@ def entries_at(location: str, *, reads_through: bool = False) -> list[Entry]:
         for each in storage.history(read_through=reads_through)
     ]
     if not found:
-        raise SettingError(f"{location} holds no complete checkpoint")
+        raise SettingError(f"{location} {_lack(location)}")
     return found
+
+
+def _lack(location: str) -> str:
+    """What is wrong with a place that has no complete checkpoint."""
+    if Deletion(location).names():
+        return "holds no complete checkpoint: its query has not come to one yet, or they were deleted"
+    if not is_uri(location) and not Path(location).exists():
+        return "does not exist: check the path"
+    return (
+        "is no checkpointLocation and no savepoint, for nothing of a query's is in it: give the folder that the"
+        " option checkpointLocation names"
+    )
 
 
 def _savepoint(folder: SavepointFolder, *, reads_through: bool) -> Entry:

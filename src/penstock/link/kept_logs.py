@@ -30,6 +30,7 @@ _KEPT_APPLICATIONS = 50
 _KEPT_SECONDS = 7 * 86_400
 _QUIET_SECONDS = 3_600
 """An application that has written within an hour may run."""
+_TITLE = ".name"
 ASIDE = ".1"
 """The end of the name of a file that was full."""
 
@@ -111,12 +112,24 @@ class KeptFile:
         return file
 
 
-def link_log(log: Path, application: str, directory: str = "") -> None:
-    """Let an environment's log be a file that stays when its rendezvous folder goes; else it goes along."""
+def link_log(log: Path, application: str, directory: str = "", title: str = "") -> None:
+    """Let an environment's log be a file that stays when its rendezvous folder goes; else it goes along.
+
+    `title` is the name that its user gave the application, which is kept with it.
+    """
     with contextlib.suppress(OSError, SettingError):
         folder = application_folder(application, directory)
         log.unlink(missing_ok=True)
         log.symlink_to(folder / f"environment-{log.parent.name}.log")
+        if title:
+            (folder / _TITLE).write_text(title)
+
+
+def title_of(folder: Path) -> str:
+    """The name that its user gave an application; empty where it is not known on this host."""
+    with contextlib.suppress(OSError, ValueError):
+        return (folder / _TITLE).read_text().strip()
+    return ""
 
 
 def make_room(folder: Path) -> None:
@@ -156,7 +169,9 @@ def applications(directory: str = "") -> list[tuple[Path, float]]:
 def kept_files(folder: Path, job: str = "") -> list[Path]:
     """The files of an application, or those of one job: by its id, or by its name in the first line of its files."""
     with contextlib.suppress(OSError):
-        return sorted(path for path in folder.iterdir() if not path.name.endswith(ASIDE) and _is_of(path, job))
+        return sorted(
+            path for path in folder.iterdir() if not path.name.endswith((ASIDE, _TITLE)) and _is_of(path, job)
+        )
     return []
 
 
