@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import penstock
 from penstock.errors import PenstockError, SettingError
 
 WRONG, USAGE, INTERRUPTED = 1, 2, 130
+_DIRECTORY = "as spark.penstock.environment.directory (the system's temporary folder)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +41,9 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     except KeyboardInterrupt:
         print("penstock: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has enough of it, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except PenstockError as error:
         print(f"penstock: {error}", file=sys.stderr)
         return USAGE if isinstance(error, SettingError) else WRONG
@@ -79,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
     _add_preload(commands.add_parser("preload", help="once: let sessions of penstock.preloading() start sooner"))
     _add_checkpoints(commands.add_parser("checkpoints", help="the checkpoints and savepoints of streaming queries"))
+    _add_queries(commands.add_parser("queries", help="streaming queries that run: list, stop, savepoint, rescale"))
     _add_logs(commands.add_parser("logs", help="show what functions printed on this host, and environments' logs"))
     _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
     _add_show(commands.add_parser("show", help="the web page of jobs out of their event logs"))
@@ -109,6 +115,31 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_completion, parser=parser)
 
 
+def _add_queries(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(title="words", required=True, metavar="WORD")
+    made = {
+        "list": (_list_queries, "those of this user's sessions on this host"),
+        "stop": (_stop_query, "end one well: what was read is processed, a last checkpoint, the sink commits"),
+        "savepoint": (_save_query, "copy the state of one to a folder; it goes on"),
+        "rescale": (_rescale_query, "give the stages of one another number of tasks"),
+    }
+    for word, (run, help_) in made.items():
+        each = words.add_parser(word, help=help_)
+        if word != "list":
+            each.add_argument("query", metavar="QUERY", help="its name, or the begin of its id")
+            seconds = "the most that it may take (120)"
+            each.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help=seconds)
+        session = "a copy of a session's file, which `list` names: for one of another host or user"
+        each.add_argument("--session", default="", metavar="FILE", help=session)
+        each.add_argument("--directory", default="", metavar="FOLDER", help=_DIRECTORY)
+        each.set_defaults(run=run, parser=each)
+    folder = "a folder that is not there yet: a path or URI that the driver reaches"
+    words.choices["list"].add_argument("--json", action="store_true", help="as JSON")
+    words.choices["stop"].add_argument("--savepoint", default="", metavar="FOLDER", help=folder)
+    words.choices["savepoint"].add_argument("savepoint", metavar="FOLDER", help=folder)
+    words.choices["rescale"].add_argument("tasks", type=int, metavar="N", help="tasks of each stage")
+
+
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "log",
@@ -127,12 +158,11 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:
-    newest = "the beginning of an application's name (the newest)"
+    newest = "an application's name, or the beginning of its id (the newest)"
     parser.add_argument("application", nargs="?", default="", metavar="APPLICATION", help=newest)
     parser.add_argument("--job", default="", metavar="JOB", help="only of this job or query: its id or its name")
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="the last lines of each file (20)")
-    where = "as spark.penstock.environment.directory (the system's temporary folder)"
-    parser.add_argument("--directory", default="", metavar="FOLDER", help=where)
+    parser.add_argument("--directory", default="", metavar="FOLDER", help=_DIRECTORY)
     parser.add_argument("--list", action="store_true", help="the applications that there are logs of")
     parser.set_defaults(run=_logs, parser=parser)
 
@@ -197,6 +227,33 @@ def _completion(options: argparse.Namespace) -> int:
 
     print(shtab.complete(parser(), options.shell))
     return 0
+
+
+def _list_queries(options: argparse.Namespace) -> int:
+    from penstock.operating import Sessions, list_queries
+
+    return list_queries(Sessions(options.session, options.directory), as_json=options.json)
+
+
+def _stop_query(options: argparse.Namespace) -> int:
+    from penstock.operating import Sessions, stop_query
+
+    sessions = Sessions(options.session, options.directory)
+    return stop_query(sessions, options.query, options.savepoint, options.timeout)
+
+
+def _save_query(options: argparse.Namespace) -> int:
+    from penstock.operating import Sessions, save_query
+
+    sessions = Sessions(options.session, options.directory)
+    return save_query(sessions, options.query, options.savepoint, options.timeout)
+
+
+def _rescale_query(options: argparse.Namespace) -> int:
+    from penstock.operating import Sessions, rescale_query
+
+    sessions = Sessions(options.session, options.directory)
+    return rescale_query(sessions, options.query, options.tasks, options.timeout)
 
 
 def _logs(options: argparse.Namespace) -> int:

@@ -78,7 +78,7 @@ ROOMS: dict[str, set[str]] = {
         "web",
     },
     "client": {"attachment", "connection", "record", "remote", "shuffle", "task"},
-    "api": {"graph", "job", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
+    "api": {"graph", "job", "link", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
     "observe": {"link", "shuffle"},
     "web": {"graph", "job", "link", "observe", "shuffle"},
     "testing": {"api", "graph", "partition", "shuffle", "task"},
@@ -88,7 +88,7 @@ ROOMS: dict[str, set[str]] = {
 EVERYBODYS = ("errors", "settings", "lifecycle")
 """The rooms that each room after them may import, and no row says; none of these imports a later one."""
 
-ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "kept", "replaying", "showing"}
+ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "kept", "operating", "replaying", "showing"}
 """Entry points, which put rooms together and are imported by none."""
 
 PYSPARK_ALSO = ON_TOP

@@ -19,14 +19,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from penstock.api.planned_vertices import PlanBuilder, PlannedVertex
+from penstock.api.planned_vertices import FIXED_KINDS, PlanBuilder, PlannedVertex
 from penstock.graph import JobEdge, JobGraph, Region, regions, slots_needed, without_deadlocks
 from penstock.shuffle import PartitionKind, load_service
 
 _BUFFERS = 2
 """The buffers that a writer is guaranteed at the least, however many subpartitions it has."""
-_FIXED = ("to_one", "custom", "range")
-"""Exchanges whose subpartitions mean something, so that each has a consumer of its own."""
 
 
 def fitted(graph: JobGraph, builder: PlanBuilder, slots: int, buffers: int | None) -> JobGraph:
@@ -120,7 +118,7 @@ def with_open_parallelism(graph: JobGraph, vertices: list[PlannedVertex], subpar
     bound = {number for region in regions(graph) if region.at_once for number in region.vertices}
     for edge in graph.edges:
         # A reader of a hybrid exchange may start before there are bytes to choose by.
-        if edge.is_pointwise or edge.exchange.kind in _FIXED or edge.kind.is_hybrid:
+        if edge.is_pointwise or edge.exchange.kind in FIXED_KINDS or edge.kind.is_hybrid:
             bound.add(edge.consumer)
         if edge.exchange.kind == "forward":
             bound.add(edge.producer)

@@ -79,16 +79,23 @@ def plan_job(
 
 
 def plan_query(
-    results: Sequence[Step], settings: Settings, slots: int, options: StreamingOptions, cores: int | None = None
+    results: Sequence[Step],
+    settings: Settings,
+    slots: int,
+    options: StreamingOptions,
+    cores: int | None = None,
+    tasks: int | None = None,
 ) -> JobGraph:
     """The job of a streaming query, whose tasks run all at once over pipelined exchanges.
 
     An exchange has another kind only where the stream asked for it, which is the caller's to refuse. All tasks share
     these `cores`: a stage has no more tasks than that, unless somebody says how many. Rows in smaller batches cost
-    more, and no core is left that could take them.
+    more, and no core is left that could take them. With `tasks` each stage that may have any number has so many.
     """
     builder = PlanBuilder(replace(settings, shuffle=replace(settings.shuffle, mode=AUTO)), is_query=True)
     builder.build(tuple(results))
+    if tasks is not None:
+        builder.widen(tasks)
     names = [vertex.title for vertex in builder.vertices]
     shares = shares_of(builder.vertices, tuple(vertex.id for vertex in builder.vertices), slots, cores)
     vertices = tuple(

@@ -76,6 +76,8 @@ class PlannedVertex:
         )
 
 
+FIXED_KINDS = ("to_one", "custom", "range")
+"""Exchanges whose subpartitions mean something, so that each has a consumer of its own."""
 MOST_NESTED = 50
 """So many functions of a stage call each other; more would come near Python's limit, so another stage goes on."""
 
@@ -137,6 +139,13 @@ class PlanBuilder:
         leader = self.vertices[made.leader]
         most = slots if leader.limit is None else min(slots, leader.limit)
         return leader.asked is None and 2 * vertex.parallelism < most
+
+    def widen(self, tasks: int) -> None:
+        """So many tasks for each stage that may have any number, whatever was asked for; a source has its limit."""
+        fixed = {self.vertices[edge.consumer].leader for edge in self.edges if edge.exchange.kind in FIXED_KINDS}
+        for leader in {vertex.leader for vertex in self.vertices} - fixed:
+            vertex = self.vertices[leader]
+            vertex.asked = tasks if vertex.limit is None else min(tasks, vertex.limit)
 
     def _named(self, step: Step, number: int) -> int:
         """The vertex of a step, which is called in checkpoints what the step says."""

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import os
 import secrets
 import subprocess
 import sys
@@ -24,9 +25,12 @@ from typing import TYPE_CHECKING
 from pyspark import SparkContext
 
 from penstock.attachment.launch import EnvironmentLaunch, start_early
-from penstock.errors import ControlError, PenstockError
+from penstock.errors import ControlError, PenstockError, SettingError
 from penstock.job.core.result import JobEnding, JobProgress
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
+from penstock.job.shell.operators import Office
+from penstock.link.operator import operator_key
+from penstock.link.session_files import SessionFacts, SessionFile
 from penstock.settings import Settings
 from penstock.shuffle import ShuffleDescriptor
 from penstock.spark.datasets import PersistedResults
@@ -77,6 +81,7 @@ class Application:
         self._started = False
         self._page: WebPage | None = None
         self._queries: list[tuple[JobHandle, int]] = []
+        self._file: SessionFile | None = None
 
     @classmethod
     def of(cls, context: SparkContext) -> Application:
@@ -161,7 +166,12 @@ class Application:
         own = master.settings  # what is decided once for all jobs of an application
         conf = replace(settings, tls=own.tls, access=own.access).to_conf()
         return EnvironmentLaunch(
-            self.name, master.identity.secret, master.address, conf, certificate=master.certificate
+            self.name,
+            master.identity.secret,
+            master.address,
+            conf,
+            certificate=master.certificate,
+            title=self._context.appName,
         )
 
     def start_ahead(self, settings: Settings, conf: Mapping[str, str], *, plans_frames: bool) -> None:
@@ -186,6 +196,21 @@ class Application:
         """A streaming query asks for so many slots, and keeps them until it is over."""
         with self._lock:
             self._queries = [*self._running_queries(), (handle, slots)]
+
+    def operated_by(self, office: Office, settings: Settings) -> None:
+        """Have other processes of this user lead the queries; does something once. No query fails for it."""
+        master = self.master(settings)
+        with self._lock:
+            if self._file is not None:
+                return
+            master.operated_by(office)
+            facts = SessionFacts(
+                self.name, self._context.appName, os.getpid(), master.url, operator_key(master.identity.secret).hex()
+            )
+            try:
+                self._file = SessionFile(facts, settings.environment.directory)
+            except (OSError, SettingError) as error:
+                _LOG.warning("`penstock queries` will not see this session's queries: %s", error)
 
     def slots_of_queries(self) -> int:
         """The slots that streaming queries have, or wait for."""
@@ -237,6 +262,9 @@ class Application:
         with self._lock:
             master, self._master = self._master, None
             page, self._page = self._page, None
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
         if page is not None:
             page.close()
         if master is not None:
@@ -297,7 +325,9 @@ class Application:
         if self.is_closed:
             self._closed = True
             forget(id(self))
-            master, page = self._master, self._page
+            master, page, file = self._master, self._page, self._file
+            if file is not None:
+                file.close()
             if page is not None:
                 page.close()
             if master is not None:

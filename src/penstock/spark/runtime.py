@@ -218,7 +218,7 @@ class SparkRuntime:
         application, directory = self._application.name, settings.environment.directory
         return functools.partial(kept_output, application, directory, job)
 
-    def start(self, graph: JobGraph, settings: Settings) -> tuple[JobHandle, JobMaster, Save]:
+    def start(self, graph: JobGraph, settings: Settings, user: UserThread) -> tuple[JobHandle, JobMaster, Save]:
         """Start a streaming query and return at once, with what writes savepoints of it.
 
         Its location is claimed last, when nothing else can refuse the query: another one may run there.
@@ -234,7 +234,7 @@ class SparkRuntime:
         stages = {vertex.uid: vertex.parallelism for vertex in graph.vertices}
         checkpoints.look(stages)
         graph = begun_at(graph, checkpoints.first_positions(first_positions(graph)))
-        submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))
+        submission = self._submission(graph, {}, settings, user)
         master = self._application.master(settings)
         checkpoints.claim(stages)
         try:

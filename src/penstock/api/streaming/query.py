@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.habits import INSTEAD_OF_QUERY, missing_step
+from penstock.api.schemas import partitions_argument
 from penstock.api.streaming.frames import QueryFrames
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED
 from penstock.api.streaming.places import one_spelling
@@ -24,6 +25,7 @@ from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.result import JobProgress
 from penstock.job.core.states import JobState
 from penstock.job.last_savepoint import LastSavepoint, Save, saved
+from penstock.job.rescaling import Rescaling, WayToRescale
 from penstock.observe.progress import ProgressSnapshot
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ class StartedQuery:
     """Writes a savepoint."""
     logs: Callable[[int], dict[str, str]] = lambda _: {}
     """Gives so many last lines of each file that is kept of its output."""
+    way: WayToRescale[StartedQuery] | None = None
+    """The way to go on with other numbers of tasks."""
 
 
 class StreamingQuery:
@@ -86,18 +90,12 @@ class StreamingQuery:
         self._reports: deque[dict[str, Any]] = deque(maxlen=_KEPT_REPORTS)
         self._ended = threading.Event()
         self._stopping = self._ended_well = False
-        self._savepoint = LastSavepoint(started.save)
+        self._savepoint = LastSavepoint(self._save)
+        self._rescaling = Rescaling()
         self._error: PenstockError | None = None
-        names = {"id": started.id, "runId": started.run_id, "name": started.name or ""}
-        self._progress = ProgressReports(started.graph, names)
-        self._frames = QueryFrames(started.graph, f"query {started.name or started.id[:8]}", started.run_id)
-        self._seen = 0
+        names = self._names = {"id": started.id, "runId": started.run_id, "name": started.name or ""}
         self._checkpoints: list[dict[str, Any]] = []
-        self._state = JobState.WAITING_FOR_SLOTS
-        self._starting = sum(vertex.parallelism for vertex in started.graph.vertices)
-        """So many tasks do not run yet, or not again."""
-        self._restarts = (0, "")
-        """The number of times it began anew, and the last reason."""
+        self._begin()
         self._restored = 0
         """Bytes of the rows in flight with which it began, or began anew."""
         streaming = started.graph.streaming
@@ -111,6 +109,18 @@ class StreamingQuery:
         started.tell(STARTED, {**names, "name": started.name, "timestamp": timestamp(), "jobTags": []})
         title = f"penstock-query-{started.name or started.id[:8]}"
         threading.Thread(target=self._watch, name=title, daemon=True).start()
+
+    def _begin(self) -> None:
+        """Nothing is known yet of the job that was started."""
+        started = self._started
+        self._progress = ProgressReports(started.graph, self._names)
+        self._frames = QueryFrames(started.graph, f"query {started.name or started.id[:8]}", started.run_id)
+        self._seen = 0
+        self._state = JobState.WAITING_FOR_SLOTS
+        self._starting = sum(self.tasks)
+        """So many tasks do not run yet, or not again."""
+        self._restarts = (0, "")
+        """The number of times it began anew, and the last reason."""
 
     @property
     def id(self) -> str:
@@ -145,6 +155,11 @@ class StreamingQuery:
     def slots(self) -> int:
         """The number of the application's task slots that it holds."""
         return sum(vertex.slots for vertex in self._started.graph.vertices) if self.isActive else 0
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """The number of tasks of each stage, in the order of `explain`."""
+        return tuple(vertex.parallelism for vertex in self._started.graph.vertices)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -231,11 +246,13 @@ class StreamingQuery:
 
     def _end_well(self, timeout: float) -> None:
         self._stopping = True
-        handle, until = self._started.handle, time.monotonic() + timeout
-        self._insist(lambda: self._started.master.stop_query(handle.job), timeout)
+        self._rescaling.end()
+        until = time.monotonic() + timeout
+        self._insist(lambda: self._started.master.stop_query(self._started.handle.job), timeout)
         if self._wait(until - time.monotonic()):
             return
-        self._insist(lambda: handle.cancel(f"it did not end within {timeout:g} s after stop()"), CANCEL_SECONDS)
+        cause = f"it did not end within {timeout:g} s after stop()"
+        self._insist(lambda: self._started.handle.cancel(cause), CANCEL_SECONDS)
         if not self._wait(CANCEL_SECONDS):
             raise ControlError(
                 f"query {self.name or self.id} was told to stop and then cancelled, and has not ended: the driver "
@@ -250,6 +267,21 @@ class StreamingQuery:
         """
         take = functools.partial(self._started.master.checkpoint, self._started.handle.job, timeout)
         return take() if savepoint is None else saved(self._started.save, one_spelling(savepoint), take)
+
+    def rescale(self, numPartitions: int, timeout: float = STOP_SECONDS) -> None:
+        """Go on with so many tasks for each stage: it stops well, takes a last checkpoint, and begins with that.
+
+        A stage keeps its number where its exchange fixes it (`toOne`, `partitionCustom`), and a source has no more
+        tasks than it has parts to read. State by key is divided anew. The program's next run has the numbers that it
+        says. Returns when the query goes on. Raises SlotsError or PlanError, before anything is stopped, for what
+        can't run, CheckpointError where it has ended or is told to stop, and TimeoutError after `timeout` seconds.
+        """
+        way, title = self._started.way, self.name or self.id
+        wanted = partitions_argument(numPartitions, "rescale")
+        if way is not None and wanted is not None:
+            self._rescaling.ask(way.planned(wanted, self.slots), title)
+            self._insist(lambda: self._started.master.stop_query(self._started.handle.job), timeout)
+            self._rescaling.wait(title, timeout)
 
     def explain(self) -> None:
         """Print its plan: stages, operators, exchanges and the task slots it holds."""
@@ -284,6 +316,9 @@ class StreamingQuery:
         """A word for its end."""
         return "failed" if self._error is not None else "ended"
 
+    def _save(self, path: str, number: int) -> int:
+        return self._started.save(path, number)
+
     def wait_end(self, seconds: float) -> bool:
         """Wait so long at most; whether it has ended."""
         return self._ended.wait(seconds)
@@ -312,10 +347,13 @@ class StreamingQuery:
     def _watch(self) -> None:
         """Until the query's own end, whatever else fails."""
         try:
-            while not self._is_over():
-                self._if_possible(self._look)
-                if self._started.hooks.failure() is not None:
-                    self._started.handle.cancel("the driver's part of its sink has failed")
+            while True:
+                while not self._is_over():
+                    self._if_possible(self._look)
+                    if self._started.hooks.failure() is not None:
+                        self._started.handle.cancel("the driver's part of its sink has failed")
+                if not self._goes_on():
+                    break
             self._ended_well = True
         except PenstockError as error:
             self._error = None if self._stopping and isinstance(error, JobCancelledError) else error
@@ -328,9 +366,23 @@ class StreamingQuery:
             if self._savepoint.write(is_well=self._ended_well):
                 self._call(self._started.hooks.ended)
             self._ended.set()
+            self._rescaling.end(self._error or PenstockError(f"query {self.name or self.id} was told to stop"))
             cause = None if self._error is None else str(self._error)
             end = {"id": self.id, "runId": self.runId, "exception": cause, "errorClassOnException": None}
             self._started.tell(TERMINATED, end)
+
+    def _goes_on(self) -> bool:
+        """It has stopped: whether that was for another number of tasks, with which it has begun then."""
+        graph, way = self._rescaling.take(), self._started.way
+        if graph is None or way is None:
+            return False
+        self._call(self._started.hooks.completed)
+        self._started = way.started(graph)
+        self._begin()
+        self._rescaling.gone_on()
+        if self._stopping:  # meanwhile, of the job that had ended
+            self._started.master.stop_query(self._started.handle.job)
+        return True
 
     def _is_over(self) -> bool:
         try:

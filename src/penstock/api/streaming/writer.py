@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 import uuid
@@ -19,6 +20,7 @@ from penstock.api.streaming.approximate import approximate
 from penstock.api.streaming.batches import BatchFunction, for_each_batch, refuse_without_slots
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.modes import COMPLETE, comes_by_key, in_mode, output_mode
+from penstock.api.streaming.operating import operate
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.places import one_spelling
 from penstock.api.streaming.queries import streams
@@ -39,6 +41,7 @@ from penstock.api.streaming.whole_results import group_columns, refuse_sink
 from penstock.errors import PlanError
 from penstock.graph import JobGraph, Operator
 from penstock.graph.streaming import StreamingOptions
+from penstock.job.rescaling import WayToRescale
 from penstock.operators.exchanges import exchange, hash_exchange
 from penstock.settings import Settings, StreamingSettings
 from penstock.stream.commit_sink import MESSAGES
@@ -140,6 +143,7 @@ class StreamWriter(TakesOptions):
         in_mode(self._branches, self._mode)
         self._trigger.check(self._branches, self._options)
         session = require_session(self._session, "writeStream")
+        from penstock.spark.application import Application
         from penstock.spark.runtime import SparkRuntime
 
         runtime = SparkRuntime.of(session)
@@ -168,6 +172,7 @@ class StreamWriter(TakesOptions):
                 shutil.rmtree(place, ignore_errors=True)
             raise
         streams(session).add(query)
+        Application.of(session.sparkContext).operated_by(functools.partial(operate, streams(session)), settings)
         return query
 
     def toTable(
@@ -205,24 +210,35 @@ class StreamWriter(TakesOptions):
         sink: StreamSink,
         hooks: QueryHooks,
     ) -> StreamingQuery:
-        total = runtime.total_slots()
+        from penstock.spark.user_thread import UserThread
+
+        session = require_session(self._session, "writeStream")
+        run, name, user, tell = str(uuid.uuid4()), self._name, UserThread.capture(session), streams(session).tell
+        branches, cores, has_function = in_mode(self._branches, self._mode), runtime.shared_cores, self._function
         is_kept = bool(settings.streaming.checkpoint_location)
-        branches = in_mode(self._branches, self._mode)
-        slots, cores = runtime.slots_at_hand(), runtime.shared_cores
-        graph = query_graph(branches, sink, settings, slots, options, is_kept=is_kept, cores=cores)
-        runtime.refuse(graph, total)
-        if self._function is not None:
-            refuse_without_slots(graph, runtime.slots_at_hand(), total)
-        handle, master, save = runtime.start(graph, settings)
-        run = str(uuid.uuid4())
-        most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
-        tell = streams(require_session(self._session, "writeStream")).tell
         showing = runtime.showing(settings)
-        logs = runtime.logs_of(handle.job, settings)
-        started = StartedQuery(
-            options.query, run, self._name, graph, total, handle, master, hooks, most, tell, showing, save, logs
-        )
-        return StreamingQuery(started)
+
+        def planned(tasks: int | None = None, held: int = 0) -> JobGraph:
+            """The job, where it can run; with a number of `tasks` in the place of these slots."""
+            total, at_hand = runtime.total_slots(), runtime.slots_at_hand() + held
+            graph = query_graph(branches, sink, settings, at_hand, options, is_kept=is_kept, cores=cores, tasks=tasks)
+            runtime.refuse(graph, total if tasks is None else at_hand)
+            if has_function is not None:
+                refuse_without_slots(graph, at_hand, total)
+            return graph
+
+        def started(graph: JobGraph) -> StartedQuery:
+            handle, master, save = runtime.start(graph, settings, user)
+            most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
+            total, logs, way = (
+                runtime.total_slots(),
+                runtime.logs_of(handle.job, settings),
+                WayToRescale(planned, started),
+            )
+            first = (options.query, run, name, graph, total, handle, master, hooks)
+            return StartedQuery(*first, most, tell, showing, save, logs, way)
+
+        return StreamingQuery(started(planned()))
 
     def _groups(self) -> tuple[str, ...] | None:
         """The columns that name the groups of a result that is to be whole; None where it is not."""
@@ -303,12 +319,13 @@ def query_graph(
     *,
     is_kept: bool = False,
     cores: int | None = None,
+    tasks: int | None = None,
 ) -> JobGraph:
     """The job of a query, checked; raises PlanError for what can't run as one.
 
     If nobody says how many tasks there are, one slot is left to whoever looks at the rows that the query writes, and
     a stage has no more of them than these `cores`, which all tasks share. `is_kept`: a later run may go on from its
-    checkpoints.
+    checkpoints. With a number of `tasks` each stage that may have any number has that one.
     """
     refuse_batch(branches)
     last = branches[0]
@@ -321,9 +338,9 @@ def query_graph(
     if writing is not None:  # its messages come together in one task, which commits them
         last = ExchangeStep((OperatorStep(last, writing, MESSAGES),), exchange("to_one"), ExchangeChoice(1))
     written = OperatorStep(last, SinkOperator(sink), last.schema)
-    graph = plan_query((written,), settings, slots, options, cores)
+    graph = plan_query((written,), settings, slots, options, cores, tasks)
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
-        graph = plan_query((written,), settings, slots - 1, options, cores)
+        graph = plan_query((written,), settings, slots - 1, options, cores, tasks)
     refuse_in(graph)
     if options.restarts_alone:
         graph = approximate(graph, sink, available_now=options.available_now)

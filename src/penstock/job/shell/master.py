@@ -34,11 +34,13 @@ from penstock.job.results.results import Build, ResultCalls, Results
 from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.exporting import Exports
 from penstock.job.shell.history import JobEvents, JobHistory, Look
+from penstock.job.shell.operators import Office
 from penstock.job.shell.processes import ProcessNow
 from penstock.job.shell.server import MasterServer
 from penstock.link.commands import Shutdown
 from penstock.link.control import carried_error, error_message
 from penstock.link.leases import TICK_SECONDS
+from penstock.link.operator import MasterSecrets
 from penstock.settings import Settings
 from penstock.shuffle import PartitionId, ShuffleMasterContext
 
@@ -110,6 +112,8 @@ class JobMaster:
         self.certificate: Certificate | None = made
         """The certificate that was made for the application; it travels as its secret does."""
         self.address = ""
+        self.url = ""
+        """The address with its scheme, as a program is given it that knows nothing of the session's settings."""
         self.metrics_address = ""
         """The place, `host:port`, of the metrics; empty where they are not served."""
         self._launcher = launcher
@@ -255,6 +259,14 @@ class JobMaster:
         """The end of a job that was over not long ago."""
         return self._call(lambda: self._driver.endings.of(job))
 
+    def operated_by(self, office: Office) -> None:
+        """Have operators answered from now on: `office` is called on threads of their own."""
+
+        def install() -> None:
+            self._server.operators.office = office
+
+        self._call(install)
+
     def close(self) -> None:
         """Cancel jobs, shut environments down, stop; idempotent."""
         thread = self.close_nowait()
@@ -342,8 +354,8 @@ class JobMaster:
         self._driver = JobDriver(core, self._launcher, context, protection.transport(self.settings.network.transport))
         self._results = Results(ResultCalls(self._run_for_result, self._lose_partition, self._release_result))
         self._driver.on_result_lost = self._result_lost
-        credentials = Credentials(self.identity.application[:MAX_IDENTITY], self.identity.secret)
-        server = self._server = MasterServer(self._driver, credentials, self._results)
+        own = Credentials(self.identity.application[:MAX_IDENTITY], self.identity.secret)
+        server = self._server = MasterServer(self._driver, MasterSecrets.of(own), self._results)
         await self._bind(server, protection)
         exports = self._exports = Exports(self.settings.observe, self.identity.application, self._driver)
         self.metrics_address = await exports.open()
@@ -376,6 +388,7 @@ class JobMaster:
         except (OSError, SettingError) as error:
             raise ControlError(f"the JobMaster cannot listen on {address}, {_SEE}: {error}") from error
         self.address = join_host(self.identity.advertised, port).removeprefix("tcp://")
+        self.url = f"{transport.scheme}://{self.address}"
 
     async def _shut_down(self, server: MasterServer, cause: str) -> None:
         self._driver.is_ending = True

@@ -3,7 +3,8 @@
 
 An environment proves itself at the door, attaches, and has one connection at a time: a newer one ends the older one,
 which may hang where nobody was told of its end. Commands are kept until the environment has said that it has them, so
-a new connection goes on where the broken one ended. Errors travel inside the answer, so a caller raises what was
+a new connection goes on where the broken one ended. An operator of queries comes in by the same door, with a key that
+opens nothing else (`link.operator`). Errors travel inside the answer, so a caller raises what was
 raised here. A message of another shape is answered and nothing else happens.
 """
 
@@ -20,7 +21,7 @@ from typing import Any
 from penstock.connection.door import Door, DoorSettings
 from penstock.connection.frame_connection import FrameConnection
 from penstock.connection.frames import OutgoingFrame, frame
-from penstock.connection.handshake import Credentials, Service
+from penstock.connection.handshake import Secrets, Service
 from penstock.connection.transport import Endpoint, Listener, Transport
 from penstock.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 from penstock.job.core import events
@@ -28,10 +29,12 @@ from penstock.job.core.ids import SparkJobId, task_of
 from penstock.job.results.results import Results
 from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.environments import AttachedEnvironment
+from penstock.job.shell.operators import Operators
 from penstock.link import control
 from penstock.link import master as ask
 from penstock.link.commands import Shutdown, instruction
 from penstock.link.frames import LinkFrameType, read_call, reply_frame
+from penstock.link.operator import OPERATOR
 from penstock.link.rpc import FrameLogic
 from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle.requests import Request
@@ -50,10 +53,11 @@ Call = Callable[[str, Any], Awaitable[object]]
 class MasterServer:
     """The calls of environments, over the connections there are. Made on the JobMaster's event loop."""
 
-    def __init__(self, driver: JobDriver, credentials: Credentials, results: Results) -> None:
+    def __init__(self, driver: JobDriver, secrets: Secrets, results: Results) -> None:
         self._driver = driver
         self._results = results
-        self._door: Door[Endpoint] = Door(Service.MASTER, credentials, self._enter, _DOOR)
+        self.operators = Operators()
+        self._door: Door[Endpoint] = Door(Service.MASTER, secrets, self._enter, _DOOR)
         self._listener: Listener | None = None
         self._sessions: set[_Session] = set()
         self._calls: dict[type[Request[Any]], Call] = {
@@ -97,6 +101,8 @@ class MasterServer:
 
     def answer(self, session: _Session, method: str, message: Plain, question: int) -> asyncio.Future[Plain]:
         """The answer to a call; work on a question goes on where its connection breaks, and it is asked again."""
+        if session.name.startswith(OPERATOR):
+            return asyncio.ensure_future(self.operators.answer(method, message))
         try:
             kind = self._kinds.get(method)
             if kind is None:
