@@ -47,8 +47,11 @@ class Sessions:
 
 
 def list_queries(sessions: Sessions, *, as_json: bool) -> int:
-    """Print the queries of each session."""
-    found = [(path, facts, asked(facts, ListQueries()).queries) for path, facts in sessions.all()]
+    """Print the queries of each session; 1 where one does not answer."""
+    found, silent = _answered(sessions)
+    for error in silent:
+        sys.stderr.write(f"penstock: {error}\n")
+    code = 1 if silent else 0
     if as_json:
         rows = [
             {"application": facts.name, "file": str(path), **asdict(query)}
@@ -56,13 +59,13 @@ def list_queries(sessions: Sessions, *, as_json: bool) -> int:
             for query in queries
         ]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-        return 0
-    if not found:
+        return code
+    if not found and not silent:
         sys.stderr.write("no session of this user on this host has streaming queries\n")
     for path, facts, queries in found:
         sys.stdout.write(f"{facts.name} ({facts.application}, pid {facts.pid}), file {path}\n")
         sys.stdout.writelines(f"  {line}\n" for line in _lines(queries))
-    return 0
+    return code
 
 
 def stop_query(sessions: Sessions, query: str, savepoint: str, seconds: float) -> int:
@@ -126,9 +129,25 @@ async def _asked(facts: SessionFacts, request: Request[A]) -> A:
     return answer
 
 
+def _answered(
+    sessions: Sessions,
+) -> tuple[list[tuple[Path, SessionFacts, tuple[QueryNow, ...]]], list[PenstockError]]:
+    """The sessions with their queries, and the errors of those that do not answer: one costs the others nothing."""
+    found, silent = [], []
+    for path, facts in sessions.all():
+        try:
+            found.append((path, facts, asked(facts, ListQueries()).queries))
+        except PenstockError as error:
+            silent.append(error)
+    return found, silent
+
+
 def _session_of(sessions: Sessions, wanted: str) -> tuple[SessionFacts, QueryNow]:
     """The session with the one query of this name, or whose id begins so; raises SettingError."""
-    known = [(facts, query) for _, facts in sessions.all() for query in asked(facts, ListQueries()).queries]
+    answered, silent = _answered(sessions)
+    if silent and not answered:
+        raise silent[0]
+    known = [(facts, query) for _, facts, queries in answered for query in queries]
     named = [each for each in known if each[1].name == wanted]
     found = named or [each for each in known if wanted and each[1].id.startswith(wanted)]
     if len(found) == 1:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,14 @@ def test_a_session_that_has_ended_is_not_seen(
     stale = tmp_path / "stale"
     stale.touch(0o600)
     stale.write_text(session.read_text().replace(read_session(session).master, "tcp://127.0.0.1:1"))
-    assert main(["queries", "list", "--session", str(stale)]) == 1
-    assert "my program is not reached at tcp://127.0.0.1:1 (pid " in capsys.readouterr().err
+    for words in (["list"], ["stop", "counts"]):
+        assert main(["queries", *words, "--session", str(stale)]) == 1
+        assert "my program is not reached at tcp://127.0.0.1:1 (pid " in capsys.readouterr().err
+    facts = replace(read_session(stale), application="app-2")
+    silent = SessionFile(facts, str(tmp_path))
+    assert main(["queries", "list", "--directory", str(tmp_path)]) == 1
+    assert "  counts  4711-ab" in capsys.readouterr().out
+    silent.close()
     assert main(["queries", "list", "--directory", str(tmp_path / "none")]) == 0
     assert "no session of this user on this host has streaming queries" in capsys.readouterr().err
 

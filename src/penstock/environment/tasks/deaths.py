@@ -20,6 +20,8 @@ from penstock.shuffle.metrics import READING, WRITING
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 _MUCH = 0.5
 """A process with such a share of the memory that there is may have been killed for it."""
+_KILLS_SECONDS = 1.0
+"""Between two looks at the kernel's counts, which are in several files."""
 _WHILE = {READING: " while it read its input", WRITING: " while it wrote its rows"}
 _MORE = (
     "Give it more (on a cluster spark.executor.memoryOverhead), run fewer tasks at a time, or let the function take"
@@ -98,7 +100,9 @@ class Deaths:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kills = memory_kills()
+        self._kills, self._counted = memory_kills(), clock()
+        self._before = self._kills
+        """Those of the look before: the last one may have come between a kill and its word."""
         self._seen: dict[int, tuple[int, float]] = {}
         """The memory of each process, and when it was looked at."""
 
@@ -109,8 +113,8 @@ class Deaths:
     def look(self, tasks: Iterable[AttachedTask]) -> None:
         """Look at what they have now."""
         pids = {task.pid for task in tasks}
-        if pids:
-            self._kills = memory_kills()
+        if pids and self._clock() - self._counted >= _KILLS_SECONDS:
+            self._before, self._kills, self._counted = self._kills, memory_kills(), self._clock()
         self._seen = {pid: self._seen[pid] for pid in pids & self._seen.keys()}
         for pid in pids:
             if size := resident_memory(pid)[0]:  # else it has just died, and what it had before counts
@@ -120,6 +124,6 @@ class Deaths:
         """Say how the process of a task died."""
         memory, at = self._seen.get(task.pid, (0, self._clock()))
         now = memory_kills()
-        kills = MemoryKills(now.in_groups - self._kills.in_groups, now.on_machine - self._kills.on_machine)
+        kills = MemoryKills(now.in_groups - self._before.in_groups, now.on_machine - self._before.on_machine)
         age = self._clock() - at
         return death_words(Death(task.pid, code, task.work(), memory, age, machine_memory(), is_limited(), kills))
