@@ -107,7 +107,8 @@ def test_killed_environment(spark: Any, folder: Path) -> None:
     assert isinstance(error, Exception)
     assert action.ended - began < DEADLINE
     assert "environment" in str(error)
-    assert "lost" in str(error)
+    assert "is lost (its connection ended, and " in str(error)
+    assert "it was killed, or its host is gone" in str(error)
     assert not (folder / "ended").exists()
     assert lazy.count() == 100
     assert probe.environment_pid() != victim

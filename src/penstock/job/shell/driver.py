@@ -59,6 +59,12 @@ def _look(progress: JobProgress, trace: tuple[TraceEntry, ...], history: JobHist
     history.looked(progress, trace)
 
 
+_WHY_GONE = (
+    "it was killed, or its host is gone; `penstock logs` there and the host's log say why. If it was for memory, give"
+    " it more (on a cluster spark.executor.memoryOverhead)"
+)
+
+
 @dataclass(slots=True)
 class _RunningJob:
     submission: Submission
@@ -285,7 +291,7 @@ class JobDriver:
     def _lose_if_silent(self, environment: AttachedEnvironment) -> None:
         if environment.listener is None:
             where = f"no process of it is at {environment.address}" if environment.address else "it served nobody"
-            cause = f"its connection ended, and {where}"
+            cause = f"its connection ended, and {where}: {_WHY_GONE}"
             self.lose_environment(environment.name, cause)
 
     def _returned(self, event: events.SparkJobReturned) -> None:
