@@ -9,18 +9,21 @@ and the search index are files of the site: a reader's browser asks no other hos
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
 import penstock
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 project = "Penstock"
 author = "The Penstock developers"
 version = release = penstock.__version__
 copyright = author  # noqa: A001 - Sphinx's name
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "reference_entries"]
 root_doc = "README"
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**"]
 exclude_patterns = [".*", "build", "dist", "src", "tests", "tools", "examples"]
@@ -36,8 +39,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
+autodoc_typehints = "none"
 default_role = "code"
 add_module_names = False
 python_use_unqualified_type_names = True

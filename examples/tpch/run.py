@@ -23,11 +23,11 @@ import q12
 import q18
 from data import generate
 from pyspark.errors import PySparkException
-from reference import difference, duckdb_answer, penstock_answer
 
 import penstock
 from penstock.errors import PenstockError
 from penstock.spark.session import open_session
+from reference import difference, duckdb_answer, penstock_answer
 
 QUERIES = {3: q03, 5: q05, 10: q10, 12: q12, 18: q18}
 COLUMNS = "{:>5}  {:>5}  {:>8}  {:>14}  {}"

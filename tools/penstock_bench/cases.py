@@ -67,7 +67,7 @@ class ExchangeForm:
 
     key: str
     consumers: int = CONSUMERS
-    mode: str = "pipelined"
+    mode: Any = "pipelined"
 
 
 def exchange_case(spark: Any, row: Row, data: Dataset, form: ExchangeForm) -> Case:

@@ -69,7 +69,7 @@ def overlap_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Ou
     return outcomes
 
 
-def _exchange(spark: Any, data: Dataset, mode: str) -> Callable[[], int]:
+def _exchange(spark: Any, data: Dataset, mode: Any) -> Callable[[], int]:
     def run() -> int:
         keyed = penstock.readParquet(spark, list(data.paths)).keyBy("id", numPartitions=CONSUMERS, mode=mode)
         return sum(row.rows for row in keyed.mapInArrow(count_rows, COUNT_DDL).toDF().collect())
@@ -77,7 +77,7 @@ def _exchange(spark: Any, data: Dataset, mode: str) -> Callable[[], int]:
     return run
 
 
-def _three_exchanges(spark: Any, rows: int, mode: str) -> int:
+def _three_exchanges(spark: Any, rows: int, mode: Any) -> int:
     source = SourceStep("generated", NUMBERS, GeneratedSource(rows), limit=2, partitions=2)
     stream = Stream((source,), spark)
     for seconds in _WAITS:

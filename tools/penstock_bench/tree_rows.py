@@ -60,7 +60,7 @@ def main(folder: Path, rows: int, servers: str) -> int:
 def _runs(spark: Any, numbers: Dataset, texts: Dataset) -> dict[str, tuple[int, Run]]:
     """Each row's runs, and the rows that must arrive."""
 
-    def exchanged(data: Dataset, key: str, mode: str) -> Run:
+    def exchanged(data: Dataset, key: str, mode: Any) -> Run:
         rows = penstock.readParquet(spark, list(data.paths))
         keyed = rows.keyBy(key, numPartitions=_CONSUMERS, mode=mode)
         return lambda: _counted(keyed)

@@ -76,7 +76,7 @@ def little_memory_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
     ]
 
 
-def run_wide(spark: Any, rows: int, subpartitions: int, mode: str) -> Wide:
+def run_wide(spark: Any, rows: int, subpartitions: int, mode: Any) -> Wide:
     """One job: made in memory, keyed to so many subpartitions, counted by eight readers of ranges."""
     source = SourceStep("generated", NUMBERS, GeneratedSource(rows), limit=PRODUCERS)
     counted = Stream((source,), spark).keyBy("id", mode=mode).mapInArrow(count_rows, COUNT_DDL)

@@ -165,7 +165,7 @@ def rows() -> pa.Table:
     return pa.Table.from_batches(parts)
 
 
-def stream(gates: Gates, mode: str, spark: Any = None) -> Stream:
+def stream(gates: Gates, mode: Any, spark: Any = None) -> Stream:
     """The job: producers p0 and p1, one exchange of this mode, consumers c0 and c1."""
     source = fromBatches(rows(), 2, spark)
     held = source.mapInArrow(HeldProducer(gates), source.schema)

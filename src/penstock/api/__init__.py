@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words that users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames.
+"""The names that users write: verbs, and the classes of what these give.
 
 A name's module is imported when the name is first used: the first job of a session waits for all that is imported.
 """
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.api.batch_processor import BatchProcessor
-    from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, repartition
+    from penstock.api.file_sink import FilesWritten
+    from penstock.api.functions import CoGroupedDataFrame, GroupedDataFrame, fromDataFrame, groupBy, repartition
     from penstock.api.keyed_stream import KeyedStream
-    from penstock.api.persisted import datasets
+    from penstock.api.pairs import CoGroupedStream
+    from penstock.api.persisted import DatasetInfo, datasets
     from penstock.api.readers import (
         readCsv,
         readDelta,
@@ -27,18 +29,31 @@ if TYPE_CHECKING:
     from penstock.api.session_start import preloading
     from penstock.api.stream import Stream
     from penstock.api.streaming.latest import latestRows
-    from penstock.api.streaming.queries import streams
+    from penstock.api.streaming.queries import StreamingQueries, streams
     from penstock.api.streaming.query import StreamingQuery
-    from penstock.api.streaming.reader import readStream
+    from penstock.api.streaming.reader import StreamReader, readStream
+    from penstock.api.streaming.writer import StreamWriter
     from penstock.api.web import performanceReport, webPage
-    from penstock.api.windows import session_window, window
+    from penstock.api.windows import WindowedStream, session_window, window
+    from penstock.job.core.result import JobResult
+    from penstock.web.page import WebPage
 
 __all__ = [
     "BatchProcessor",
+    "CoGroupedDataFrame",
+    "CoGroupedStream",
+    "DatasetInfo",
+    "FilesWritten",
     "GroupedDataFrame",
+    "JobResult",
     "KeyedStream",
     "Stream",
+    "StreamReader",
+    "StreamWriter",
+    "StreamingQueries",
     "StreamingQuery",
+    "WebPage",
+    "WindowedStream",
     "datasets",
     "fromDataFrame",
     "groupBy",
@@ -62,11 +77,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "batch_processor": ("BatchProcessor",),
-    "functions": ("GroupedDataFrame", "fromDataFrame", "groupBy", "repartition"),
-    "keyed_stream": ("KeyedStream",),
-    "persisted": ("datasets",),
-    "readers": (
+    "api.batch_processor": ("BatchProcessor",),
+    "api.file_sink": ("FilesWritten",),
+    "api.functions": ("CoGroupedDataFrame", "GroupedDataFrame", "fromDataFrame", "groupBy", "repartition"),
+    "api.keyed_stream": ("KeyedStream",),
+    "api.pairs": ("CoGroupedStream",),
+    "api.persisted": ("DatasetInfo", "datasets"),
+    "api.readers": (
         "readCsv",
         "readDelta",
         "readIceberg",
@@ -76,19 +93,22 @@ _MODULES = {
         "readPersisted",
         "readText",
     ),
-    "session_start": ("preloading",),
-    "stream": ("Stream",),
-    "streaming.latest": ("latestRows",),
-    "streaming.queries": ("streams",),
-    "streaming.query": ("StreamingQuery",),
-    "streaming.reader": ("readStream",),
-    "web": ("performanceReport", "webPage"),
-    "windows": ("session_window", "window"),
+    "api.session_start": ("preloading",),
+    "api.stream": ("Stream",),
+    "api.streaming.latest": ("latestRows",),
+    "api.streaming.queries": ("StreamingQueries", "streams"),
+    "api.streaming.query": ("StreamingQuery",),
+    "api.streaming.reader": ("StreamReader", "readStream"),
+    "api.streaming.writer": ("StreamWriter",),
+    "api.web": ("performanceReport", "webPage"),
+    "api.windows": ("WindowedStream", "session_window", "window"),
+    "job.core.result": ("JobResult",),
+    "web.page": ("WebPage",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     if name in _PLACES:
-        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        return getattr(import_module(f"penstock.{_PLACES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

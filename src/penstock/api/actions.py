@@ -8,7 +8,7 @@ each task once it has enough rows.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.api.lineage import OperatorStep, Step
 from penstock.api.persisted import PersistedReading
@@ -17,6 +17,10 @@ from penstock.api.read_results import run_and_read
 from penstock.api.streaming.refusals import refuse_stream
 from penstock.errors import PlanError
 from penstock.operators.verbs import Limit
+
+if TYPE_CHECKING:
+    from penstock.job.core.result import JobResult
+    from penstock.spark.user_types import DataFrame
 
 
 def require_session(session: Any, verb: str) -> Any:
@@ -29,7 +33,7 @@ def require_session(session: Any, verb: str) -> Any:
     return session
 
 
-def dataframe_of(branches: tuple[Step, ...], session: Any, verb: str) -> Any:
+def dataframe_of(branches: tuple[Step, ...], session: Any, verb: str) -> DataFrame:
     """See `Stream.toDF`; `verb` is whose errors they are."""
     refuse_stream(branches, verb)
     require_session(session, verb)
@@ -50,7 +54,7 @@ def dataframe_of(branches: tuple[Step, ...], session: Any, verb: str) -> Any:
     return runtime.dataframe(build, branches[0].schema, settings, title)
 
 
-def run_now(branches: tuple[Step, ...], session: Any) -> Any:
+def run_now(branches: tuple[Step, ...], session: Any) -> JobResult:
     """See `Stream.run`."""
     refuse_stream(branches, "run")
     require_session(session, "run")

@@ -8,6 +8,7 @@ PERMISSIVE keeps what could be read, and puts the line into the column for corru
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ import pyarrow.types as pt
 from penstock.errors import SettingError
 from penstock.operators.expressions.values import array_of
 
-MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+BadLineMode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
+MODES: tuple[BadLineMode, ...] = get_args(BadLineMode)
 CORRUPT = "_corrupt_record"
 
 Bools = npt.NDArray[np.bool_]

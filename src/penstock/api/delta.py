@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -39,7 +39,8 @@ from penstock.operators.partitioned_write import NOTHING, WritePartitioned
 from penstock.operators.projection import Projection
 from penstock.stream.delta_log import column_mapping, refusal, stream_schema
 
-MODES = ("error", "append", "overwrite")
+DeltaMode = Literal["error", "append", "overwrite"]
+MODES: tuple[DeltaMode, ...] = get_args(DeltaMode)
 _PARTITION = "partition."
 _PHYSICAL = b"delta.columnMapping.physicalName"
 

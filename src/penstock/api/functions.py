@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,11 +17,15 @@ from penstock.api.stream import Stream
 from penstock.errors import PlanError
 from penstock.operators.exchanges import hash_exchange
 
+if TYPE_CHECKING:
+    from penstock.settings import Mode
+    from penstock.spark.user_types import DataFrame, Schema
+
 _SHOWN_COLUMNS = 4
 
 
 @suggests_arguments
-def fromDataFrame(df: Any) -> Stream:
+def fromDataFrame(df: DataFrame) -> Stream:
     """A stream of a Spark DataFrame's rows."""
     from penstock.spark.types import arrow_schema
 
@@ -53,8 +57,12 @@ def _frame_name(schema: pa.Schema) -> str:
 
 @suggests_arguments
 def repartition(
-    df: Any, numPartitions: int | str | None = None, *cols: str, mode: str | None = None, service: str | None = None
-) -> Any:
+    df: DataFrame,
+    numPartitions: int | str | None = None,
+    *cols: str,
+    mode: Mode | None = None,
+    service: str | None = None,
+) -> DataFrame:
     """`df.repartition` over Penstock: the same row in the same partition as Spark's where columns are given."""
     only_columns = numPartitions is not None and not isinstance(numPartitions, int)
     stream = fromDataFrame(df)
@@ -71,7 +79,11 @@ def repartition(
 
 @suggests_arguments
 def groupBy(
-    df: Any, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+    df: DataFrame,
+    *cols: str,
+    numPartitions: int | None = None,
+    mode: Mode | None = None,
+    service: str | None = None,
 ) -> GroupedDataFrame:
     """`df.groupBy` over Penstock: its verbs give ordinary DataFrames."""
     return GroupedDataFrame(fromDataFrame(df).groupBy(*cols, numPartitions=numPartitions, mode=mode, service=service))
@@ -86,15 +98,15 @@ class GroupedDataFrame:
     def __init__(self, stream: KeyedStream) -> None:
         self._stream = stream
 
-    def agg(self, **aggregations: tuple[str, str]) -> Any:
+    def agg(self, **aggregations: tuple[str, str]) -> DataFrame:
         """See `KeyedStream.agg`."""
         return self._stream.agg(**aggregations).toDF()
 
-    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Any:
+    def applyInArrow(self, func: Callable[..., Any], schema: Schema) -> DataFrame:
         """See `KeyedStream.applyInArrow`."""
         return self._stream.applyInArrow(func, schema).toDF()
 
-    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Any:
+    def applyInPandas(self, func: Callable[..., Any], schema: Schema) -> DataFrame:
         """See `KeyedStream.applyInPandas`."""
         return self._stream.applyInPandas(func, schema).toDF()
 
@@ -114,10 +126,10 @@ class CoGroupedDataFrame:
     def __init__(self, groups: CoGroupedStream) -> None:
         self._groups = groups
 
-    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Any:
+    def applyInArrow(self, func: Callable[..., Any], schema: Schema) -> DataFrame:
         """See `CoGroupedStream.applyInArrow`."""
         return self._groups.applyInArrow(func, schema).toDF()
 
-    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Any:
+    def applyInPandas(self, func: Callable[..., Any], schema: Schema) -> DataFrame:
         """See `CoGroupedStream.applyInPandas`."""
         return self._groups.applyInPandas(func, schema).toDF()

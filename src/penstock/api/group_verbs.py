@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.api.grouping import aggregated, plain_aggregations
 from penstock.api.known_arguments import suggests_arguments
@@ -12,6 +12,7 @@ from penstock.operators.aggregates import Aggregation
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
+    from penstock.spark.user_types import Column
 
 
 @suggests_arguments
@@ -28,7 +29,7 @@ class GroupVerbs:
         """One row for each group of these rows, which may have more columns than the stream's own."""
         raise NotImplementedError
 
-    def agg(self, *exprs: Any, **aggregations: tuple[str, str]) -> Stream:
+    def agg(self, *exprs: str | Column | Mapping[str, str], **aggregations: tuple[str, str] | Column) -> Stream:
         """Aggregate each group: `agg(n=("word", "count"), total=("price", "sum"))`.
 
         Also PySpark's forms: `agg({"price": "sum"})`, `agg(F.sum("price").alias("total"))`, or that as SQL. Partial

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -30,9 +30,12 @@ from penstock.operators.frames import refuse_objects, require_pandas
 from penstock.operators.functions import GroupApply, GroupApplyInArrow, GroupApplyInPandas, group_form
 from penstock.operators.keys import refuse_ungroupable
 
+if TYPE_CHECKING:
+    from penstock.spark.user_types import Schema
+
 
 @suggests_arguments
-class KeyedStream(GroupVerbs, Stream):
+class KeyedStream(GroupVerbs, Stream):  # type: ignore[misc]  # count() is of groups here, as in PySpark
     """A stream after an exchange by key: aggregations and functions over groups."""
 
     __slots__ = ("_choice", "_keys", "_spec", "_upstream")
@@ -108,12 +111,12 @@ class KeyedStream(GroupVerbs, Stream):
     def _reduced(self, rows: Stream, wanted: Sequence[Aggregation]) -> Stream:
         return KeyedStream(rows, self._keys, self._spec, self._choice).reduced(wanted)
 
-    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Stream:
+    def applyInArrow(self, func: Callable[..., Any], schema: Schema) -> Stream:
         """Apply `func([key,] table) -> table`, or its iterator form, to each group."""
         group, declared = self._group(func, schema, "applyInArrow")
         return self.applied(GroupApplyInArrow(group, self.timezone()), declared)
 
-    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Stream:
+    def applyInPandas(self, func: Callable[..., Any], schema: Schema) -> Stream:
         """Apply `func([key,] frame) -> frame`, or its iterator form, to each group."""
         require_pandas()
         group, declared = self._group(func, schema, "applyInPandas")
@@ -123,7 +126,7 @@ class KeyedStream(GroupVerbs, Stream):
     def transformWithState(
         self,
         statefulProcessor: Any,
-        outputStructType: Any,
+        outputStructType: Schema,
         outputMode: str = "Update",
         timeMode: str = "None",
         initialState: Any = None,
@@ -141,7 +144,7 @@ class KeyedStream(GroupVerbs, Stream):
     def transformWithStateInPandas(
         self,
         statefulProcessor: Any,
-        outputStructType: Any,
+        outputStructType: Schema,
         outputMode: str = "Update",
         timeMode: str = "None",
         initialState: Any = None,
@@ -156,7 +159,7 @@ class KeyedStream(GroupVerbs, Stream):
     def transformWithStateInArrow(
         self,
         batchProcessor: Any,
-        outputStructType: Any,
+        outputStructType: Schema,
         outputMode: str = "Update",
         timeMode: str = "None",
         initialState: Any = None,

@@ -31,6 +31,7 @@ from penstock.operators.keys import refuse_ungroupable
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
     from penstock.api.stream import Stream
+    from penstock.spark.user_types import Schema
 
 _ALIASES = {
     "inner": "inner",
@@ -61,14 +62,14 @@ class CoGroupedStream:
         self._left = left
         self._right = right
 
-    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Stream:
+    def applyInArrow(self, func: Callable[..., Any], schema: Schema) -> Stream:
         """Apply `func([key,] left, right)`, tables to a table, to each key that either side has."""
         verb = "cogroup.applyInArrow"
         groups = self._groups(func, schema_argument(schema, verb), verb)
         combine = CoGroupApplyInArrow(groups, self._left.timezone())
         return combined(self._left, self._right, combine, groups.schema)
 
-    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Stream:
+    def applyInPandas(self, func: Callable[..., Any], schema: Schema) -> Stream:
         """Apply `func([key,] left, right)`, frames to a frame, to each key that either side has."""
         require_pandas()
         verb = "cogroup.applyInPandas"

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.spark.datasets import HeldResult, PersistedResult
     from penstock.spark.runtime import SparkRuntime
     from penstock.spark.user_thread import UserThread
+    from penstock.spark.user_types import SparkSession
 
 _NAME = 200
 _COLUMNS = ("name", "state", "rows", "bytes", "partitions", "place", "age")
@@ -87,7 +88,7 @@ class DatasetList(list[DatasetInfo]):
 
 
 @suggests_arguments
-def datasets(spark: Any) -> DatasetList:
+def datasets(spark: SparkSession) -> DatasetList:
     """The persisted streams of this session's application, with rows, bytes, place and age."""
     from penstock.spark.runtime import SparkRuntime
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from penstock.api.arrow_filters import Filter
-from penstock.api.bad_lines import CORRUPT, MODES, bad_lines
+from penstock.api.bad_lines import BadLineMode, bad_lines
 from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.csv_quotes import quoting
 from penstock.api.delta import delta_source
@@ -34,16 +33,21 @@ from penstock.graph import as_nullable
 from penstock.machine.file_choice import FileChoice, file_choice
 from penstock.operators.expressions.calendar import arrow_zone
 
+if TYPE_CHECKING:
+    from penstock.spark.user_types import Expression, Schema, SparkSession
+
+Filters: TypeAlias = Sequence[tuple[Any, ...]] | Sequence[Sequence[tuple[Any, ...]]]
+"""Conditions as `pyarrow.parquet` takes them: tuples that all hold, or lists of such tuples, of which one holds."""
 _JSON_FILES = 32
 """So many small files are looked at for columns: in each, other fields may be left out."""
 
 
 @suggests_arguments
 def readParquet(
-    spark: Any,
+    spark: SparkSession,
     path: PathLike | Sequence[PathLike],
     columns: Sequence[str] | None = None,
-    filter: Filter = None,  # noqa: A002 - the name pyarrow.parquet users know
+    filter: Expression | Filters | None = None,  # noqa: A002 - the name pyarrow.parquet users know
     *,
     pathGlobFilter: str | None = None,
     recursiveFileLookup: bool = False,
@@ -57,8 +61,7 @@ def readParquet(
     tuples as `pyarrow.parquet` takes. Row groups that cannot match are not read, nor are columns that nothing needs.
     `numPartitions` tasks read them; left out, as many as there are slots and row groups. Names of folders with
     values, as in `year=2026/`, are columns, typed as Spark infers them; `recursiveFileLookup` reads such folders
-    without. Of the files in folders `pathGlobFilter`, `modifiedAfter` and `modifiedBefore` choose some: see
-    `penstock.machine.file_choice`.
+    without. Of the files in folders `pathGlobFilter`, `modifiedAfter` and `modifiedBefore` choose some.
     """
     session_argument(spark, "readParquet")
     choice = _choice(spark, "readParquet", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
@@ -70,17 +73,17 @@ def readParquet(
 
 @suggests_arguments
 def readDelta(
-    spark: Any,
+    spark: SparkSession,
     path: PathLike,
     columns: Sequence[str] | None = None,
-    filter: Filter = None,  # noqa: A002 - as for readParquet
+    filter: Expression | Filters | None = None,  # noqa: A002 - as for readParquet
     *,
     version: int | None = None,
     numPartitions: int | None = None,
 ) -> Stream:
     """A stream of a Delta Lake table's rows, by default of its newest version; the other arguments as `readParquet`.
 
-    It needs the extra `delta`; limits are in `penstock.api.delta`.
+    It needs the extra `delta`. One task reads a file, however large. Tables with deletion vectors are refused.
     """
     session_argument(spark, "readDelta")
     if isinstance(filter, str) or is_spark_column(filter):
@@ -90,18 +93,18 @@ def readDelta(
 
 @suggests_arguments
 def readIceberg(
-    spark: Any,
+    spark: SparkSession,
     table: Any,
     columns: Sequence[str] | None = None,
-    filter: Filter = None,  # noqa: A002 - as for readParquet
+    filter: Expression | Filters | None = None,  # noqa: A002 - as for readParquet
     *,
     snapshot: int | None = None,
     numPartitions: int | None = None,
 ) -> Stream:
     """A stream of an Iceberg table's rows, by default of its current snapshot; the other arguments as `readParquet`.
 
-    `table` is one of pyiceberg's, `load_catalog(...).load_table("db.name")`. It needs the extra `iceberg`; limits are
-    in `penstock.api.iceberg`.
+    `table` is one of pyiceberg's, `load_catalog(...).load_table("db.name")`. It needs the extra `iceberg`. One task
+    reads a file, however large. Snapshots with deletes by values are refused.
     """
     session_argument(spark, "readIceberg")
     if isinstance(filter, str) or is_spark_column(filter):
@@ -110,7 +113,7 @@ def readIceberg(
 
 
 @suggests_arguments
-def readKafka(spark: Any, options: Mapping[str, Any], *, numPartitions: int | None = None) -> Stream:
+def readKafka(spark: SparkSession, options: Mapping[str, Any], *, numPartitions: int | None = None) -> Stream:
     """The messages of Kafka's topics that are there now, as `spark.read.format("kafka")` reads them, without the JVM.
 
     `options` are Spark's: `kafka.bootstrap.servers`, `subscribe` or `subscribePattern`, `startingOffsets` (left out,
@@ -128,7 +131,7 @@ def readKafka(spark: Any, options: Mapping[str, Any], *, numPartitions: int | No
 
 
 @suggests_arguments
-def readPersisted(spark: Any, name: str, service: str = "external") -> Stream:
+def readPersisted(spark: SparkSession, name: str, service: str = "external") -> Stream:
     """A stream of the rows that an application of this user has persisted under a name.
 
     They stay until nobody has read them for the lease of the service. Raises PlanError where it has none.
@@ -173,7 +176,7 @@ def _files(spark: Any, source: ParquetSource | IcebergSource, verb: str, numPart
 
 @suggests_arguments
 def readText(
-    spark: Any,
+    spark: SparkSession,
     path: PathLike | Sequence[PathLike],
     *,
     pathGlobFilter: str | None = None,
@@ -184,7 +187,7 @@ def readText(
 ) -> Stream:
     """A stream of text files' lines, in column `value`, read by the tasks without the JVM.
 
-    A large file is read by several tasks; see `penstock.api.line_files` for its limits. The options that choose files
+    Several tasks read a large file, cut at line ends; one task reads a compressed one. The options that choose files
     are those of `readParquet`.
     """
     session_argument(spark, "readText")
@@ -195,9 +198,9 @@ def readText(
 
 @suggests_arguments
 def readCsv(
-    spark: Any,
+    spark: SparkSession,
     path: PathLike | Sequence[PathLike],
-    schema: Any = None,
+    schema: Schema | None = None,
     *,
     header: bool = False,
     sep: str = ",",
@@ -205,8 +208,8 @@ def readCsv(
     inferSchema: bool = False,
     quote: str = '"',
     escape: str | None = None,
-    mode: str = MODES[0],
-    columnNameOfCorruptRecord: str = CORRUPT,
+    mode: BadLineMode = "PERMISSIVE",
+    columnNameOfCorruptRecord: str = "_corrupt_record",
     pathGlobFilter: str | None = None,
     recursiveFileLookup: bool = False,
     modifiedAfter: str | None = None,
@@ -219,8 +222,8 @@ def readCsv(
     looks at about the first megabyte; whole numbers are longs then. With `header` the first line of each file has
     names. A quote in a quoted field has an `escape` ahead of it; left out, that is a backslash or a second quote. A
     field that equals `nullValue` is null. A time without a zone is one of the session's. `mode` says what becomes of
-    lines that do not fit, as in Spark: see `penstock.api.bad_lines`. As in Spark, all columns may be
-    null, whatever the schema says. The options that choose files are those of `readParquet`.
+    lines that do not fit, as in Spark. As in Spark, all columns may be null, whatever the schema says. The options
+    that choose files are those of `readParquet`.
     """
     session_argument(spark, "readCsv")
     signs, bad = quoting(sep, quote, escape, "readCsv"), bad_lines(mode, columnNameOfCorruptRecord, "readCsv")
@@ -243,12 +246,12 @@ def readCsv(
 
 @suggests_arguments
 def readJson(
-    spark: Any,
+    spark: SparkSession,
     path: PathLike | Sequence[PathLike],
-    schema: Any = None,
+    schema: Schema | None = None,
     *,
-    mode: str = MODES[0],
-    columnNameOfCorruptRecord: str = CORRUPT,
+    mode: BadLineMode = "PERMISSIVE",
+    columnNameOfCorruptRecord: str = "_corrupt_record",
     pathGlobFilter: str | None = None,
     recursiveFileLookup: bool = False,
     modifiedAfter: str | None = None,
@@ -258,9 +261,9 @@ def readJson(
     """A stream of JSON objects, one on each line, read by the tasks without the JVM.
 
     Without a `schema` the columns are those of about the first megabyte, of several files where they are small. A
-    time without a zone is one of the session's. `mode` says what becomes of lines that do not fit, as in Spark: see
-    `penstock.api.bad_lines`. As in Spark, all columns may be null, whatever the schema says, also
-    inside others. The options that choose files are those of `readParquet`.
+    time without a zone is one of the session's. `mode` says what becomes of lines that do not fit, as in Spark. As in
+    Spark, all columns may be null, whatever the schema says, also inside others. The options that
+    choose files are those of `readParquet`.
     """
     session_argument(spark, "readJson")
     bad = bad_lines(mode, columnNameOfCorruptRecord, "readJson")

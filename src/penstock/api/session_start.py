@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 
-def preloading() -> dict[str, str]:
+def preloading() -> dict[str, Any]:
     """Settings for `SparkSession.builder.config(map=)`: the session begins with what its first job would load.
 
     Spark's Python workers come from a daemon that has imported PyArrow, PySpark and Penstock, which must be installed

@@ -2,8 +2,7 @@
 """Stream: the verbs of a pipeline. Immutable and lazy; arguments are checked at the call.
 
 A stream is a list of branches (more than one after `union`). Functions are applied to each branch where it is; an
-exchange joins all branches. Nothing runs before an action on what `toDF` gives, or `run`. The modules that write, and
-those for queries of streams without an end, are imported when they are asked for.
+exchange joins all branches. Nothing runs before an action on what `toDF` gives, or `run`.
 """
 
 from __future__ import annotations
@@ -44,17 +43,16 @@ from penstock.errors import PlanError, SettingError
 from penstock.graph import Operator, columns_text
 from penstock.operators.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
 from penstock.operators.frames import refuse_objects, require_pandas
-from penstock.operators.functions import (
-    MapInArrow,
-    MapInPandas,
-)
+from penstock.operators.functions import MapInArrow, MapInPandas
 from penstock.operators.verbs import Project
-from penstock.settings import Settings
+from penstock.settings import Mode, Settings
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
     from penstock.api.streaming.writer import StreamWriter
+    from penstock.job.core.result import JobResult
     from penstock.spark.runtime import SparkRuntime
+    from penstock.spark.user_types import Column, DataFrame, Expression, Key, ResourceProfile, Row, Schema
 
 
 @suggests_arguments
@@ -81,7 +79,7 @@ class Stream:
         return list(self.schema.names)
 
     def mapInArrow(
-        self, func: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | type, schema: Any
+        self, func: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | type, schema: Schema
     ) -> Stream:
         """Apply a function from an iterator of `pyarrow.RecordBatch` to another one, once for each task.
 
@@ -92,7 +90,7 @@ class Stream:
         function = iterator_function_argument(func, "mapInArrow")
         return self.applied(MapInArrow(function, declared, self.timezone()), declared)
 
-    def mapInPandas(self, func: Callable[[Iterator[Any]], Iterator[Any]] | type, schema: Any) -> Stream:
+    def mapInPandas(self, func: Callable[[Iterator[Any]], Iterator[Any]] | type, schema: Schema) -> Stream:
         """Apply a function from an iterator of `pandas.DataFrame` to another one, as `mapInArrow` does."""
         require_pandas()
         declared = schema_argument(schema, "mapInPandas")
@@ -130,7 +128,7 @@ class Stream:
         """The rows of a query that are older than the watermark where they come: `onTime` has the others."""
         return by_lateness(self, eventTime, "lateRows")
 
-    def withResources(self, profile: Any) -> Stream:
+    def withResources(self, profile: ResourceProfile) -> Stream:
         """The stage that gives these rows, from its exchange or source on, with a `pyspark.resource.ResourceProfile`.
 
         Each of its tasks gets the profile's task resources, cores or GPUs; what feeds it waits for it where the
@@ -140,17 +138,17 @@ class Stream:
         return Stream(tuple(ResourcesStep(branch, resources) for branch in self.branches), self.session)
 
     def keyBy(
-        self, *cols: Any, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+        self, *cols: Key, numPartitions: int | None = None, mode: Mode | None = None, service: str | None = None
     ) -> KeyedStream:
         """Bring rows with equal keys together. Without columns, all rows are one group in one task.
 
         A Column that is no plain column becomes one first, under the name Spark gives it. With `F.window` or
-        `F.session_window` among the keys the result has aggregations only (`penstock.api.windows.WindowedStream`).
+        `F.session_window` among the keys the result, a `WindowedStream`, has aggregations only.
         """
         return self._keyed("keyBy", cols, numPartitions, mode, service)
 
     def groupBy(
-        self, *cols: Any, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+        self, *cols: Key, numPartitions: int | None = None, mode: Mode | None = None, service: str | None = None
     ) -> KeyedStream:
         """`keyBy` under PySpark's name."""
         return self._keyed("groupBy", cols, numPartitions, mode, service)
@@ -171,28 +169,30 @@ class Stream:
         return KeyedStream(stream, keys, spec, _choice(verb, partitions if keys else 1, mode, service))
 
     def rebalance(
-        self, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+        self, numPartitions: int | None = None, mode: Mode | None = None, service: str | None = None
     ) -> Stream:
         """Spread rows evenly over all consumers."""
         return self.exchanged(exchange("rebalance"), _choice("rebalance", numPartitions, mode, service))
 
     def rescale(
-        self, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+        self, numPartitions: int | None = None, mode: Mode | None = None, service: str | None = None
     ) -> Stream:
         """Spread rows evenly over a few consumers for each producer, with few connections."""
         return self.exchanged(exchange("rescale"), _choice("rescale", numPartitions, mode, service))
 
-    def random(self, numPartitions: int | None = None, mode: str | None = None, service: str | None = None) -> Stream:
+    def random(
+        self, numPartitions: int | None = None, mode: Mode | None = None, service: str | None = None
+    ) -> Stream:
         """Send each row to a consumer drawn at random."""
         return self.exchanged(exchange("random"), _choice("random", numPartitions, mode, service))
 
     def broadcast(
-        self, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+        self, numPartitions: int | None = None, mode: Mode | None = None, service: str | None = None
     ) -> Stream:
         """Send all rows to every consumer."""
         return self.exchanged(exchange("broadcast"), _choice("broadcast", numPartitions, mode, service))
 
-    def toOne(self, mode: str | None = None, service: str | None = None) -> KeyedStream:
+    def toOne(self, mode: Mode | None = None, service: str | None = None) -> KeyedStream:
         """Send all rows to one consumer; aggregations over it are over all rows."""
         from penstock.api.keyed_stream import KeyedStream
 
@@ -202,7 +202,7 @@ class Stream:
         self,
         func: Callable[[pa.RecordBatch], Any],
         numPartitions: int,
-        mode: str | None = None,
+        mode: Mode | None = None,
         service: str | None = None,
     ) -> Stream:
         """Send each row where `func(batch)`, an integer array with a partition for each row, says."""
@@ -216,7 +216,7 @@ class Stream:
         ascending: bool | Sequence[bool] = True,
         nulls: str | None = None,
         numPartitions: int | None = None,
-        mode: str | None = None,
+        mode: Mode | None = None,
         service: str | None = None,
     ) -> Stream:
         """A global order, by sampled ranges: no row of a partition comes after one of the next.
@@ -231,23 +231,23 @@ class Stream:
         keys = sort_keys(columns, self.schema, ascending, nulls)
         return sorted_stream(self, keys, _choice("sortBy", numPartitions, mode, service))
 
-    def filter(self, condition_: Any) -> Stream:
+    def filter(self, condition_: Expression) -> Stream:
         """The rows for which a condition is true: a SQL string, a Column or a `pyarrow.compute` expression."""
         return self.applied(condition(self.schema, self.session, "filter", condition_), self.schema)
 
     where = filter  # noqa: A003 - PySpark's two names of one verb
 
-    def select(self, *cols: Any) -> Stream:
+    def select(self, *cols: Expression) -> Stream:
         """These columns: names, `*`, SQL such as `v * 2 AS w`, or Columns. Types and names are Spark's."""
         return self.projected(projection(self.schema, self.session, "select", cols))
 
     selectExpr = select
 
-    def withColumn(self, name: str, expression: Any) -> Stream:
+    def withColumn(self, name: str, expression: Expression) -> Stream:
         """The rows with one more column, or another in the place of the one with this name."""
         return self.projected(with_columns(self.schema, self.session, "withColumn", {name: expression}))
 
-    def withColumns(self, columns: Mapping[str, Any]) -> Stream:
+    def withColumns(self, columns: Mapping[str, Expression]) -> Stream:
         """As `withColumn` for several; all are computed of the rows as they are here."""
         return self.projected(with_columns(self.schema, self.session, "withColumns", columns))
 
@@ -259,7 +259,7 @@ class Stream:
         """As `withColumnRenamed` for several."""
         return self.projected(renamed(self.schema, self.session, names, "withColumnsRenamed"))
 
-    def drop(self, *cols: Any) -> Stream:
+    def drop(self, *cols: str | Column) -> Stream:
         """The rows without these columns; as in Spark, names that are no columns are ignored."""
         return self.projected(dropped(self.schema, self.session, cols))
 
@@ -328,32 +328,31 @@ class Stream:
 
         return StreamWriter(self.branches, self.session)
 
-    def toDF(self) -> Any:
+    def toDF(self) -> DataFrame:
         """An ordinary Spark DataFrame; the job runs when an action reads it."""
         return dataframe_of(self.branches, self.session, "toDF")
 
-    def run(self) -> Any:
+    def run(self) -> JobResult:
         """Run the job now and drop its output; gives its JobResult."""
         return run_now(self.branches, self.session)
 
-    def count(self) -> Any:
+    def count(self) -> int:
         """Run now: the number of rows. Of a keyed stream: the rows of each group, as a stream."""
         counted = self.toOne().agg(count=("*", "count"))
-        return few_rows(counted.branches, self.session, "count")[0][0]
+        return int(few_rows(counted.branches, self.session, "count")[0][0])
 
-    def collect(self) -> list[Any]:
+    def collect(self) -> list[Row]:
         """Run now: all rows, as `pyspark.sql.Row`."""
         return list(all_rows(self.branches, self.session, "collect").collect())
 
-    def take(self, num: int) -> list[Any]:
+    def take(self, num: int) -> list[Row]:
         """Run now: so many rows, the first ones of a stream that is sorted."""
         num = rows_argument(num, "take")
         return list(all_rows(first_rows(self.branches, num), self.session, "take", num).take(num))
 
-    def first(self) -> Any:
+    def first(self) -> Row | None:
         """Run now: the first row, or None."""
-        found = self.take(1)
-        return found[0] if found else None
+        return next(iter(self.take(1)), None)
 
     def head(self, n: int | None = None) -> Any:
         """As `take`; without a number as `first`."""

@@ -6,16 +6,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.api.known_arguments import suggests_arguments
 
 if TYPE_CHECKING:
+    from penstock.spark.user_types import SparkSession
     from penstock.web.page import WebPage
 
 
 @suggests_arguments
-def webPage(spark: Any) -> WebPage:
+def webPage(spark: SparkSession) -> WebPage:
     """The web page of this session's jobs: `url` is its address with its token, and notebooks show the link.
 
     It is opened now where no setting has opened it (`spark.penstock.observe.page`). Jobs that were over before are
@@ -28,7 +29,7 @@ def webPage(spark: Any) -> WebPage:
 
 @contextlib.contextmanager
 @suggests_arguments
-def performanceReport(spark: Any, path: str | Path) -> Iterator[None]:
+def performanceReport(spark: SparkSession, path: str | Path) -> Iterator[None]:
     """Write all jobs that run in a `with` block, of this session and others of its application, as one HTML file.
 
     The file can be sent to somebody: it needs nothing else. It is written also where the block raises; a place that

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.api.delta import DeltaMode
     from penstock.api.file_sink import FilesWritten
     from penstock.api.writing import WritableStream
 
@@ -67,7 +68,7 @@ def writeJson(
 
 
 def writeDelta(
-    self: WritableStream, path: str | Path, mode: str = "error", partitionBy: Sequence[str] = ()
+    self: WritableStream, path: str | Path, mode: DeltaMode = "error", partitionBy: Sequence[str] = ()
 ) -> FilesWritten:
     """Run the job now and write its rows into a Delta Lake table, by one commit: all of them or none.
 

@@ -26,6 +26,7 @@ from penstock.settings.settings import (
     MODES,
     PREFIX,
     TLS_MODES,
+    Mode,
     Settings,
 )
 from penstock.settings.values import (
@@ -48,6 +49,7 @@ __all__ = [
     "EssSettings",
     "ExternalSettings",
     "JobSettings",
+    "Mode",
     "NetworkSettings",
     "ObjectsSettings",
     "ObserveSettings",

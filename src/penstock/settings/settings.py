@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
 
 from penstock.errors import SettingError
 from penstock.settings.concerns import (
@@ -33,7 +34,8 @@ PREFIX = "spark.penstock."
 FLOW_CONTROLS = ("credit", "tcp", "throttle")
 """The policies of the network room, by name."""
 TLS_MODES = ("auto", "always", "never")
-MODES = ("auto", "pipelined", "blocking", "blocking_hash", "hybrid", "hybrid_selective")
+Mode = Literal["auto", "pipelined", "blocking", "blocking_hash", "hybrid", "hybrid_selective"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 """The modes a user may write; `penstock.shuffle.kinds` says which kind each is."""
 
 

@@ -48,7 +48,7 @@ def in_pyspark(spark: Any, folder: str) -> Any:
 def in_penstock(spark: Any, folder: str) -> Any:
     """With Penstock."""
     links = penstock.readParquet(spark, folder)
-    ranks = np.ones(links.select("greatest(page, target) AS page").toOne().agg({"page": "max"}).first()[0] + 1)
+    ranks = np.ones(links.select("greatest(page, target) AS page").toOne().agg({"page": "max"}).collect()[0][0] + 1)
     for _ in range(ROUNDS):
         given = links.mapInArrow(shares(ranks), SHARES)
         sums = given.groupBy("page").agg(share=("share", "sum")).toArrow()

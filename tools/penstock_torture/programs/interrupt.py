@@ -77,7 +77,7 @@ def _line(out: Any, beginning: str) -> str:
     return ""
 
 
-def _drive(seed: int, mode: str, action: str) -> None:
+def _drive(seed: int, mode: Any, action: str) -> None:
     """The driver: a job that never ends by itself, then the program of the seed."""
     import penstock
     from penstock.spark.session import open_session

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from penstock.api.known_arguments import suggests_arguments
 from penstock.errors import PlanError
+
+if TYPE_CHECKING:
+    from penstock.spark.user_types import DataFrame, SparkSession
 
 EPOCH = "epoch"
 
 
 @suggests_arguments
-def latestRows(spark: Any, path: str, *keys: str, epoch: int | None = None, epochColumn: str = EPOCH) -> Any:
+def latestRows(
+    spark: SparkSession, path: str, *keys: str, epoch: int | None = None, epochColumn: str = EPOCH
+) -> DataFrame:
     """A DataFrame of the newest row of each key in the Parquet files of `path`, without the column of epochs.
 
     The query writes with `option("keyColumns", "k")`. With `epoch`, the number of a complete checkpoint, the rows are
@@ -31,4 +36,5 @@ def latestRows(spark: Any, path: str, *keys: str, epoch: int | None = None, epoc
         )
     if epoch is not None:
         frame = frame.filter(frame[epochColumn] <= epoch)
-    return newest_rows(frame, keys, epochColumn)
+    found: DataFrame = newest_rows(frame, keys, epochColumn)
+    return found

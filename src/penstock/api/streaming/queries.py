@@ -15,6 +15,9 @@ from penstock.api.streaming.listeners import Listeners
 from penstock.api.streaming.query import StreamingQuery
 from penstock.errors import SettingError
 
+if TYPE_CHECKING:
+    from penstock.spark.user_types import SparkSession
+
 _WAIT_SECONDS = 0.25
 """Waits are short: one without a limit in the main thread would keep Ctrl-C from getting through."""
 
@@ -116,7 +119,7 @@ _known: weakref.WeakKeyDictionary[Any, StreamingQueries] = weakref.WeakKeyDictio
 
 
 @suggests_arguments
-def streams(spark: Any) -> StreamingQueries:
+def streams(spark: SparkSession) -> StreamingQueries:
     """The streaming queries of a session's SparkContext, as PySpark's `spark.streams`."""
     if not hasattr(spark, "sparkContext"):
         raise TypeError(f"streams takes a SparkSession, not {type(spark).__name__}: penstock.streams(spark)")

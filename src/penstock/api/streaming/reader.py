@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -19,22 +19,28 @@ from penstock.errors import PlanError
 from penstock.operators.expressions.calendar import arrow_zone
 from penstock.stream.sources import StreamSource
 
+if TYPE_CHECKING:
+    from penstock.spark.user_types import Schema, SparkSession
+
 _BATCH_ROWS = 10_000
 """So many rows of a Python data source become one batch where the session sets no limit."""
 
 
 class _ReadStream:
-    """The function `readStream`; its attributes are those of a reader that nobody gave a session."""
+    """Read a stream without an end, as PySpark's `spark.readStream`; rows flow once it is written and started."""
 
-    def __call__(self, spark: Any) -> StreamReader:
-        """Read a stream without an end, as PySpark's `spark.readStream`; rows flow once it is written and started."""
+    # An object, so that `readStream.format(...)`, as it is in PySpark, gets a sentence.
+
+    def __call__(self, spark: SparkSession) -> StreamReader:
         return StreamReader(spark)
 
-    def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError; for a reader's steps with the way to write them."""
-        if hasattr(StreamReader, name):
-            raise AttributeError(f"readStream takes the session first: penstock.readStream(spark).{name}(...)")
-        raise AttributeError(f"penstock.readStream has no attribute {name!r}")
+    if not TYPE_CHECKING:  # else every name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError; for a reader's steps with the way to write them."""
+            if hasattr(StreamReader, name):
+                raise AttributeError(f"readStream takes the session first: penstock.readStream(spark).{name}(...)")
+            raise AttributeError(f"penstock.readStream has no attribute {name!r}")
 
 
 readStream = _ReadStream()  # noqa: N816 - PySpark's name
@@ -43,7 +49,7 @@ readStream = _ReadStream()  # noqa: N816 - PySpark's name
 class StreamReader(TakesOptions):
     """A source in the making: its format, schema and options. `load` gives the stream."""
 
-    def __init__(self, spark: Any) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         super().__init__("readStream", INSTEAD_OF_READER)
         self._spark = spark
         self._format: str | StreamSource = "parquet"
@@ -59,7 +65,7 @@ class StreamReader(TakesOptions):
         self._format = source
         return self
 
-    def schema(self, schema: Any) -> Self:
+    def schema(self, schema: Schema) -> Self:
         """The rows' schema: DDL, a StructType or a `pyarrow.Schema`. Files need one, but for text."""
         self._schema = schema_argument(schema, "readStream.schema")
         return self
