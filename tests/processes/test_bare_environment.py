@@ -36,10 +36,10 @@ def test_an_old_pyspark_is_refused_in_one_sentence(bare: BareEnvironment) -> Non
     package = bare.packages / "pyspark"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "version.py").write_text('__version__ = "4.1.1"')
+    (package / "version.py").write_text('__version__ = "4.0.1"')
     ran = bare.run("-c", "import penstock; penstock.webPage(None)")
-    assert "SettingError: Penstock needs PySpark 4.2 or later, and PySpark 4.1.1 is installed here" in ran.stderr
-    assert "PySpark 4.2 or later" in bare.run("-m", "penstock.cli", "doctor", "--json").stdout
+    assert "SettingError: Penstock needs PySpark 4.1 or later, and PySpark 4.0.1 is installed here" in ran.stderr
+    assert "PySpark 4.1 or later" in bare.run("-m", "penstock.cli", "doctor", "--json").stdout
 
 
 def test_the_doctor_finds_out(bare: BareEnvironment) -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from penstock import errors
 
-LOWEST = (4, 2)
+LOWEST = (4, 1)
 """The lowest version of PySpark that is tried."""
 
 if find_spec("pyspark") is None:

@@ -20,7 +20,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock.spark.types import conform_batch
+from penstock.spark.types import IN_UTC, conform_batch
 
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _PLAIN = (
@@ -64,8 +64,8 @@ class CollectedRows:
         target = to_arrow_schema(
             self.types,
             error_on_duplicated_field_names_in_struct=True,
-            timezone="UTC",
             prefers_large_types=self.spark.conf.get(_LARGE) == "true",
+            **IN_UTC,
         )
         return pa.Table.from_batches([conform_batch(batch, target) for batch in self.batches], target)
 

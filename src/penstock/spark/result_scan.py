@@ -44,6 +44,8 @@ _READ = "org.apache.spark.sql.connector.read"
 _HIDE = "SPARK_HIDE_TRACEBACK"
 """With this in a worker's environment PySpark prints an error without frames."""
 _METRIC = "org.apache.spark.sql.connector.metric"
+_NEWER = {"4.1.": 0, "4.2.": 1}
+"""So many of the arguments of a scan that newer versions of Spark have added are there in these."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -78,8 +80,8 @@ def result_frame(spark: SparkSession, result: LazyResult) -> DataFrame:
     table = java.new(f"{_V2}.python.PythonTable", source, NAME, schema)
     relation = java.named(f"{_V2}.DataSourceV2Relation").create(table, java.none, java.none)
     scan = ResultScan(java, result, schema)
-    parts = [relation, scan, relation.output(), java.none, java.none, java.sequence([])]
-    newer = [] if spark.version.startswith("4.2.") else [False]  # one more since Spark 4.3
+    parts = [relation, scan, relation.output(), java.none, java.none]
+    newer = [java.sequence([]), False][: _NEWER.get(spark.version[:4], 2)]
     plan = java.new(f"{_V2}.DataSourceV2ScanRelation", *parts, *newer)
     rows = java.named("org.apache.spark.sql.classic.Dataset").ofRows(spark._jsparkSession, plan)  # noqa: SLF001
     # Under names of its own, because Spark tells the two sides of a self-join apart by renaming, and a scan it can't.

@@ -11,6 +11,7 @@ Facts of a type that Spark knows and Arrow does not are kept in the field's meta
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -46,6 +47,8 @@ from penstock.graph import (
 from penstock.operators.layouts import Differences, MisfitError, fitted
 
 _TIMEZONE = "UTC"
+IN_UTC = {"timezone": _TIMEZONE} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+"""An argument of `to_arrow_schema`: PySpark 4.1 has no such one, and knows UTC alone."""
 _WIDER = Differences(widens=True)
 _STRUCTS = (UserDefinedType, VariantType, GeometryType, GeographyType)
 
@@ -102,7 +105,7 @@ def _named_conform(column: pa.Array, field: pa.Field) -> pa.Array:
 
 def _arrow_field(field: StructField) -> pa.Field:
     try:
-        (found,) = to_arrow_schema(StructType([field]), timezone=_TIMEZONE)
+        (found,) = to_arrow_schema(StructType([field]), **IN_UTC)
     except PySparkException as error:
         raise SchemaError(
             f"column {field.name!r} of type {field.dataType.simpleString()} has no Arrow form in PySpark, so a Python"
@@ -136,7 +139,7 @@ def _named(field: pa.Field, kind: Any) -> pa.Field:
 def _struct_field(field: pa.Field) -> StructField:
     plain = pa.field(field.name, _spark_type(field.type, field.name), field.nullable)
     try:
-        (found,) = cast("StructType", from_arrow_schema(pa.schema([plain]))).fields
+        (found,) = cast("StructType", from_arrow_schema(pa.schema([plain]), prefer_timestamp_ntz=True)).fields
     except Exception as error:
         raise SchemaError(f"column {field.name!r} is {field.type}, for which Spark has no type: {error}") from error
     mark = {SESSIONS: True} if has_sessions(field) else None
