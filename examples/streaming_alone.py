@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query of which one task dies and begins anew alone, while all others go on: approximate recovery.
+"""A query of which one task dies and restarts alone, while all others go on: approximate recovery.
 
     python examples/streaming_alone.py
     python examples/streaming_alone.py --log --rate 20000
@@ -46,7 +46,7 @@ def main(arguments=None):
 
 
 def start(spark, folder, options):
-    """The query: its tasks take a checkpoint five times a second, and begin anew one by one."""
+    """The query: its tasks take a checkpoint five times a second, and restart one by one."""
     rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=options.rate, numPartitions=1)
     scaled = rate.load().rebalance(2).mapInArrow(scaling(f"{folder}/die"), "number long, volts double")
     writer = scaled.rebalance(1).writeStream.format("parquet").option("checkpointInterval", "200ms")
@@ -76,7 +76,7 @@ def completed(query):
 
 
 def is_counted(query):
-    """Tell whether a task has begun anew, and it is known of all channels what that has cost."""
+    """Tell whether a task has restarted, and it is known of all channels what that has cost."""
     found = (query.lastProgress or {}).get("recovery")
     return found is not None and found["restartsAlone"] > 0 and not found["channelsNotCounted"]
 
@@ -95,7 +95,7 @@ def compare(report, numbers, *, log):
     distinct = len(pc.unique(numbers))
     missing, doubled = pc.max(numbers).as_py() + 1 - distinct, len(numbers) - distinct
     says = (0, report["rowsReadAgain"] - report["rowsLost"]) if log else (report["rowsLost"], 0)
-    print(f"{report['restartsAlone']} task began anew alone; {len(numbers):,} rows are in the files")
+    print(f"{report['restartsAlone']} task restarted alone; {len(numbers):,} rows are in the files")
     print(f"the report says: {says[0]:,} missing, {says[1]:,} doubled")
     print(f"the files have:  {missing:,} missing, {doubled:,} doubled")
     return 0 if (missing, doubled) == says else 1

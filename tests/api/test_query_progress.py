@@ -144,7 +144,7 @@ def test_report_names_the_slowest_part_of_the_last_checkpoint() -> None:
     reports = (CheckpointReport(1, 4.0, "", tasks), CheckpointReport(2, 1.0, "late", {}))
     report = ProgressReports(graph, NAMES).report(look(graph, {}, {}, {}, counts=CheckpointCounts(reports=reports)))
     stage = graph.vertices[1].name
-    text = f"{stage}: subtask 2 took 3.0 s to store its snapshot at the checkpoint location"
+    text = f"{stage}: subtask 2 took 3.0 s to store its snapshot at the checkpoint location (async)"
     expected = {"stage": stage, "subtask": 2, "phase": "async", "seconds": 3.0, "text": text}
     assert report["checkpoints"]["slowest"] == expected
 
@@ -220,4 +220,4 @@ def test_a_short_run_has_a_report_with_its_rows(late: int, caplog: pytest.LogCap
     assert query.lastProgress["numInputRows"] == 10
     assert query.lastProgress["sink"]["numOutputRows"] == 3
     assert [event["numInputRows"] for word, event in told if word == PROGRESS] == [10]
-    assert [record.getMessage().count("4 rows came behind") for record in caplog.records] == [1] * bool(late)
+    assert [record.getMessage().count("4 rows came after") for record in caplog.records] == [1] * bool(late)

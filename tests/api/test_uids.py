@@ -118,7 +118,7 @@ def test_partitions_that_come_and_go() -> None:
     refuse_other_sources(saved(now), sources_of(planned(orders("a", ("2", "0", "1")))), WHERE)
     with pytest.raises(PlanError, match=r"partitions of Orders a was in partition '1', which is not among 0"):
         refuse_other_sources(saved(now), sources_of(planned(orders("a", ("0",)))), WHERE)
-    with pytest.raises(PlanError, match=r"partitions of Orders a has partition '2' anew, and tasks of it had read"):
+    with pytest.raises(PlanError, match=r"Orders a has the new partition '2', and tasks of it had read"):
         refuse_other_sources(saved(now, [f"{uid}.0"]), sources_of(planned(orders("a", ("0", "1", "2")))), WHERE)
 
 

@@ -122,7 +122,7 @@ def test_the_first_rows_of_a_sorted_stream() -> None:
     assert run_local(ordered.limit(3)).column("v").to_pylist() == [4, 3, 2]
     through = ordered.filter(pc.field("v") < 4).select("v").limit(2)
     assert run_local(through).column("v").to_pylist() == [3, 2]
-    with pytest.raises(PlanError, match=r"sorted by 'v'.*directly behind sortBy"):
+    with pytest.raises(PlanError, match=r"sorted by 'v'.*directly after sortBy"):
         ordered.drop("v").limit(2)
 
 
@@ -133,7 +133,7 @@ def test_the_first_rows_of_a_sorted_stream_with_other_columns() -> None:
     assert run_local(ordered.explode("items", outer=True).limit(2)).column("items").to_pylist() == [1, 2]
     renamed = ordered.withColumnsRenamed({"v": "w", "k": "v"})
     for changed in (ordered.withColumn("v", pc.negate(pc.field("v"))), renamed):
-        with pytest.raises(PlanError, match=r"sorted by 'v'.*directly behind sortBy"):
+        with pytest.raises(PlanError, match=r"sorted by 'v'.*directly after sortBy"):
             changed.limit(3)
 
 

@@ -88,20 +88,20 @@ def counted(stream: Stream, column: str, mode: str | None = None) -> object:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "windows of a replaced column": (
         lambda: counted(timed().withColumn("ts", pc.field("came")), "ts"),
-        r"a window over 'ts' would go by withWatermark\(ts, 10 seconds\), which nothing here has behind select",
+        r"a window over 'ts' would go by withWatermark\(ts, 10 seconds\), which nothing here has after select",
     ),
     "windows of another column, updates": (
         lambda: counted(timed(), "came", "update"),
         "a window over 'came' would go by .*, which is 'ts' here",
     ),
-    "windows of what a function made": (lambda: counted(timed().mapInArrow(same, ROWS), "ts"), "behind mapInArrow"),
+    "windows of what a function made": (lambda: counted(timed().mapInArrow(same, ROWS), "ts"), "after mapInArrow"),
     "windows of an aggregate": (
         lambda: counted(timed().keyBy("k", window("ts", "1 minute")).agg(last=("ts", "max")), "last"),
         "a window over 'last' would go by .*, which is 'window' here",
     ),
-    "windows behind a join of any age": (
+    "windows after a join of any age": (
         lambda: counted(timed().keyBy("k").join(timed(OTHERS, "paid").keyBy("k")), "ts"),
-        "behind join by k",
+        "after join by k",
     ),
     "a join's other time": (lambda: joined("inner", "came", "paid"), "a bound on 'came' would go by .* is 'ts' here"),
     "an outer join's other time": (lambda: joined("left", by="later"), "a bound on 'paid' would .* is 'later' here"),

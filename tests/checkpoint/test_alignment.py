@@ -57,7 +57,7 @@ def test_a_late_barrier_is_let_by() -> None:
 def test_a_marker_before_any_barrier() -> None:
     """The checkpoint is given up at once, and its barriers are let by when they come."""
     core = _core(2)
-    assert core.marker_came(4) == [Decline(4, "a task in front of this one took no snapshot")]
+    assert core.marker_came(4) == [Decline(4, "a task upstream of this one took no snapshot")]
     assert core.barrier_came(0, barrier(4), 1.0) == [Resume((0,))]
 
 
@@ -66,7 +66,7 @@ def test_a_marker_in_mid_alignment_lets_all_go_on() -> None:
     core = _core(3)
     core.barrier_came(0, barrier(1), 1.0)
     core.barrier_came(2, barrier(1), 1.0)
-    assert core.marker_came(1) == [Decline(1, "a task in front of this one took no snapshot"), Resume((0, 2))]
+    assert core.marker_came(1) == [Decline(1, "a task upstream of this one took no snapshot"), Resume((0, 2))]
     assert core.blocked == frozenset()
 
 

@@ -16,7 +16,7 @@ from penstock.checkpoint.alignment import Action, Decline, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier
 from penstock.checkpoint.unaligned import ALWAYS, RowsInFlight, UnalignedBarriers
 
-UPSTREAM = "a task in front of this one took no snapshot"
+UPSTREAM = "a task upstream of this one took no snapshot"
 
 
 def unaligned(number: int) -> CheckpointBarrier:

@@ -302,7 +302,7 @@ def test_an_index_is_made_again_out_of_the_folders(services: Services, pair: lis
         asyncio.run(services.start(*pair))
     assert "with 3 partitions of 2 applications" in rebuild_index(pair)
     assert held(services, *pair) == (b"2", 2, 1)
-    with pytest.raises(SettingError, match="no index is made again"):
+    with pytest.raises(SettingError, match="no index is rebuilt"):
         rebuild_index(pair)
 
 

@@ -93,7 +93,7 @@ def test_a_whole_struct_is_its_columns() -> None:
         ("a interval month", 2, "year-month"),
         ("a interval second to day", 2, "not possible"),
         ("a variant", 2, "no Arrow form"),
-        ("a int not", 9, "NULL behind NOT"),
+        ("a int not", 9, "NULL after NOT"),
         ("a int comment b", 14, "quoted text"),
         ("a int b int", 6, "comma"),
         ("a ?int", 2, "does not belong"),

@@ -53,7 +53,7 @@ def test_shares_colour_the_stages() -> None:
     assert fills[0][1:3] == fills[0][3:5] == fills[0][5:7]
     assert fills[1].startswith("#f5")
     assert int(fills[1][3:5], 16) < 0x80
-    assert "busy 98%, waits for room 0%, holds the others back" in picture
+    assert "busy 98%, back-pressured 0%, holds the others back" in picture
     assert picture.count('stroke-width="3"/>') == 1
 
 

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.api.streaming.options import QUERY_OPTIONS
 from penstock.settings import KEYS
-from source import ROOT
+from source import ROOT, modules
 
 LONGEST = 120
 LONGEST_CODE = 85
@@ -21,6 +23,15 @@ TEMPLATE = DECISIONS[0]
 SECTIONS = ("Question", "Decision", "Why", "Cost", "What would change it")
 STATE = re.compile(r"proposed|accepted(; .+)?|replaced by \[\d{4}\]\([\w-]+\.md\)(, .+)?")
 TABLE = re.compile(r"<!-- bench:start -->\n(.*?)<!-- bench:end -->", re.DOTALL)
+
+
+OWN_WORDS = {
+    r"(?<!-)\banew\b": "restarts, starts over, again",
+    r"\bmade again\b": "recomputed, rebuilt, opened again",
+    r"\bwait(s|ing)? for room\b": "back-pressured",
+    r"\bas figures\b": "as a table",
+}
+"""Words of ours for what Spark's and Flink's users call otherwise, and their words for it."""
 
 
 def _named(path: Path) -> str:
@@ -87,3 +98,27 @@ def test_settings_that_pages_name_exist() -> None:
         (ROOT / "docs" / "streaming.md").read_text().partition("Options of every query:")[2].partition("They are")[0]
     )
     assert set(re.findall(r"`(\w+)`", listed)) == set(QUERY_OPTIONS)
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """What users read: pages, messages of the code (no docstrings), the web page; each with its place."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        yield _named(page), page.read_text()
+    for asset in sorted((ROOT / "src" / "penstock" / "web" / "static").glob("[!u]*.*")):
+        yield _named(asset), asset.read_text()
+    for module in modules("src/penstock", "examples"):
+        docs = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+                yield f"{module.name}:{node.lineno}", node.value
+
+
+def test_users_read_the_words_that_they_know() -> None:
+    """A word of ours that was replaced does not come again."""
+    wrong = [
+        f"{place}: {found[0]!r}: write {better}"
+        for place, text in _texts()
+        for pattern, better in OWN_WORDS.items()
+        for found in re.finditer(pattern, text)
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -101,7 +101,7 @@ def test_a_reader_works_for_the_run_once() -> None:
     ends(core, run, "j2")
     assert core.waited(run, question("j1", leased="j2"), None) == ReadAnswer(partitions("j2")[0])
     assert core.is_opened("j2")
-    with pytest.raises(PartitionLostError, match="could not be made again: boom"):
+    with pytest.raises(PartitionLostError, match="could not be recomputed: boom"):
         core.waited(run, question("j1"), JobError("boom"))
 
 

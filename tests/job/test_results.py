@@ -189,7 +189,7 @@ def test_a_job_that_waited_for_its_slots_in_vain_says_what_was_lost() -> None:
 
     async def act() -> None:
         outcomes = Outcomes(LOST, SlotsError("job x waited 60 s"))
-        with pytest.raises(SlotsLostError, match=r"environment b is lost\. Planned anew, job x waited 60 s"):
+        with pytest.raises(SlotsLostError, match=r"environment b is lost\. Planned again, job x waited 60 s"):
             await outcomes.rig.results.open("r1")
         assert len(await outcomes.rig.results.open("r1")) == 2
         assert outcomes.may_wait == [False, True, False]
@@ -210,7 +210,7 @@ def test_a_plan_for_what_is_left_that_cannot_be_made_says_what_was_lost() -> Non
             return outcomes.rig.submission()
 
         outcomes.rig.results.add("r1", build)
-        with pytest.raises(SlotsLostError, match=r"b is lost\. Planned anew, no Spark executor has registered"):
+        with pytest.raises(SlotsLostError, match=r"b is lost\. Planned again, no Spark executor has registered"):
             await outcomes.rig.results.open("r1")
 
     run(act())
@@ -502,7 +502,7 @@ def test_a_failed_rerun_is_told_to_those_who_wait() -> None:
         request = replace(await rig.opened(), leased="j2")
         rig.results.lost("j1")
         rig.error = JobError("boom")
-        with pytest.raises(PartitionLostError, match=r"j1-result1.*could not be made again: boom"):
+        with pytest.raises(PartitionLostError, match=r"j1-result1.*could not be recomputed: boom"):
             await rig.read(request)
         rig.error = None
         assert await rig.read(replace(request, leased="j3")) == ReadAnswer(partition_of("j3", 0))

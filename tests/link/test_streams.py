@@ -213,7 +213,7 @@ def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
     monkeypatch.setattr(MessageAssembler, "feed", _dropped if fault == "dropped" else _doubled)
     writer.offer(numbers(2, 3), 0)
     writer.end_epoch(b"bad", EventKind.IN_ORDER)
-    with pytest.raises(IncompleteDataError, match="ends behind 2 messages"):
+    with pytest.raises(IncompleteDataError, match="ends after 2 messages"):
         _ = [next_of([gate], task.mailbox) for _ in range(3)]
     writer.close()
     gate.close()

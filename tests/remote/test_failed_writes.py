@@ -170,7 +170,7 @@ def test_a_gap_that_sending_again_can_not_close_is_an_error() -> None:
         for each in queue.promised(len(queue.announce())):
             queue.acknowledged(0, each.number, GAP)
     assert [each.number for each in queue.promised(len(queue.announce()))] == [5, 6, 7, 8, 9]
-    with pytest.raises(StorageError, match=r"block 5 of file 0 9 times.*made again"):
+    with pytest.raises(StorageError, match=r"block 5 of file 0 9 times.*recomputed"):
         queue.acknowledged(0, 5, GAP)
 
 

@@ -488,7 +488,7 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         lambda d: d.rows.keyBy("word").join(d.other.keyBy("word"), on=F.col("word") == F.col("w")),
         TypeError,
         "join takes names of columns, not the condition",
-        "goes into a .filter behind it",
+        "goes into a .filter after it",
     ),
     "an unknown kind of join": (
         lambda d: d.rows.keyBy("word").join(d.other.keyBy("word"), how="outwards"),

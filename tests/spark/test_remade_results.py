@@ -257,7 +257,7 @@ def test_a_rerun_that_fails(spark: Any, numbers: str, tmp_path: Path) -> None:
     assert rows(frame) == EXPECTED
     kill_environment(spark)
     Path(tmp_path, "fail").touch()
-    with pytest.raises(Exception, match=r"(?s)could not be made again.*not this time"):
+    with pytest.raises(Exception, match=r"(?s)could not be recomputed.*not this time"):
         frame.collect()
     Path(tmp_path, "fail").unlink()
     assert rows(frame) == EXPECTED

@@ -97,7 +97,7 @@ def test_local_stands_in_for_a_manager_that_is_away(
         assert not caplog.records
         session.conf.set("spark.penstock.remote.manager", f"127.0.0.1:{free_port()}")
         assert stream.count() == 100
-        assert "the service 'local' stands in for it" in caplog.text
+        assert "the service 'local' takes its place" in caplog.text
         stream.explain()
     finally:
         session.conf.set("spark.penstock.remote.manager", service.manager.address)

@@ -70,5 +70,5 @@ def test_kill_in_the_middle_changes_nothing(printed: Callable[..., str]) -> None
 def test_a_task_begins_anew_alone(printed: Callable[..., str]) -> None:
     """With the log nothing is missing, and the files have what the report says."""
     shown = printed("streaming_alone.py", "--log")
-    assert "1 task began anew alone" in shown
+    assert "1 task restarted alone" in shown
     assert "the files have:  0 missing" in shown

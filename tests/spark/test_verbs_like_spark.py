@@ -270,7 +270,7 @@ MISTAKES = {
     "a condition for a join": (
         lambda s: s.keyBy("k").join(s.keyBy("k"), on=F.col("k") == 1),
         (PlanError, TypeError),
-        r"join takes names of columns.*filter behind it",
+        r"join takes names of columns.*filter after it",
     ),
 }
 

@@ -206,7 +206,7 @@ def test_a_snapshot_tells_of_the_newest_pieces_however_long_none_was_complete(
     assert len(handle.logged) == 10
     newest = pieces_between(channel(0).chunk, handle.logged, given - 20, given)
     assert numbers_in(tmp_path, newest, channel(0)) == list(range(given - 20, given))
-    with pytest.raises(CheckpointError, match="too many pieces came behind them"):
+    with pytest.raises(CheckpointError, match="too many pieces came after them"):
         pieces_between(channel(0).chunk, handle.logged, given - 21, given)
 
 

@@ -526,7 +526,7 @@ def test_upkeep_of_a_delta_table_goes_on_or_has_one_error(delta: Any, tmp_path: 
     assert rows_read(old, 5) == list(range(5))
     rows = pa.table({"n": pa.array([5], pa.int64()), "m": ["new"]})
     delta.write_deltalake(uri, rows, mode="append", schema_mode="merge")
-    with pytest.raises(PlanError, match=r"version 3 has column 'm' anew, which this query does not know: start it"):
+    with pytest.raises(PlanError, match=r"version 3 has the new column 'm', which this query does not know"):
         rows_read(old, 6)
     assert rows_read(delta_source(options(startingVersion="0"), uri), 6) == list(range(6))
     delta.DeltaTable(uri).optimize.compact()

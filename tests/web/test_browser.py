@@ -148,7 +148,7 @@ def test_a_stage_that_is_slowed_changes_its_colour_and_is_named(
         seen.until("document.querySelector(\"[data-stage='1']\").getAttribute('class') === 'vertex found'")
         assert _colour(seen, 1) != before
         assert re.match("Held back by rebalance.* most of it in mapInArrow", seen.page.inner_text("#headline"))
-        assert "waits for room" in (seen.page.text_content("[data-stage='0']") or "")
+        assert "back-pressured" in (seen.page.text_content("[data-stage='0']") or "")
         for tab in TABS:
             assert seen.show(tab).strip()
         assert "Partitions that they hold" in seen.show("processes")

@@ -23,6 +23,8 @@ from penstock.web.titles import short_name, titles_of
         ("hash(a, b) + final aggregate by a, b", "groupBy(a, b)"),
         ("hash(a) + final aggregate by b", "keyBy(a) + groupBy(b)"),
         ("hash(key)", "keyBy(key)"),
+        ("to_one + final aggregate by all rows", "agg of all rows"),
+        ("to_one", "toOne"),
         ("inner join on id + select(id, name)", "inner join on id + select(id, name)"),
         ("range(place) + sort by amount desc", "range(place) + sort(amount desc)"),
         ("DataFrame(a) + filter((a + b) > 3) + nullable(a)", "DataFrame(a) + filter((a + b) > 3)"),

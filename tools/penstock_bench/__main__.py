@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     page.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual turns (1)")
     streaming = kinds.add_parser("streaming", help="streaming queries: rates, checkpoints, latency, recovery")
     streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
-    alone = kinds.add_parser("alone", help="gaps between rows while one task of a query begins anew alone")
+    alone = kinds.add_parser("alone", help="gaps between rows while one task of a query restarts alone")
     alone.set_defaults(scale=1.0)
     checkpoints = kinds.add_parser("checkpoints", help="checkpoints while a slow operator holds everything back")
     checkpoints.set_defaults(scale=1.0)

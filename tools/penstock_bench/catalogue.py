@@ -51,15 +51,15 @@ CHECKPOINTS = Section(
     "for once the sources stand still for four fifths of the time; a figure is the median of them.",
 )
 LONE = Section(
-    "Tasks that begin anew alone",
+    "Tasks that restart alone",
     "A source of 6,000 rows a second, six mappers and a sink on two executors; one mapper is killed, and its "
     "successor comes when Spark has started it. A figure is the 99th percentile of the gaps between the batches of "
     "all others.",
 )
 COPIES = Section(
-    "Copies behind functions",
+    "Copies after functions",
     "A function may write into what it gave when it is asked for more, so what is held longer is copied. A job "
-    "runs with and without the copy in turns; a function makes all columns anew, so all are copied. A figure is the "
+    "runs with and without the copy in turns; a function makes all columns again, so all are copied. A figure is the "
     "share by which the CPU seconds of all processes are more, the median of the turns.",
 )
 METRICS = Section(
@@ -204,7 +204,7 @@ MODE_ROWS = {
     for share, meaning in MEMORIES.items()
     for mode in MODES
 }
-_OVERLAP = "Three exchanges one behind the other; the stages wait for each batch as for a service that they call"
+_OVERLAP = "Three exchanges one after the other; the stages wait for each batch as for a service that they call"
 OVERLAP_ROWS = {
     "blocking": Row("a slow middle stage, blocking", f"{_OVERLAP}. The stages' times add up.", HYBRID),
     "hybrid": Row("a slow middle stage, hybrid", f"{_OVERLAP}. The stages overlap.", HYBRID),
@@ -351,13 +351,13 @@ STREAM_CHECKPOINT_COST = Row(
 STREAM_CHECKPOINT = Row("a checkpoint of 100,000 counts", "From its trigger to its metadata, the median.", STREAMING)
 STREAM_LATENCY = Row(
     "10,000 rows a second, one exchange: median",
-    "From the moment at which a row is due to the function behind the exchange; `bufferTimeout` is 1 ms.",
+    "From the moment at which a row is due to the function after the exchange; `bufferTimeout` is 1 ms.",
     STREAMING,
 )
 STREAM_LATENCY_TAIL = Row("10,000 rows a second, one exchange: 99 %", "One row in a hundred takes longer.", STREAMING)
 STREAM_RECOVERY = Row(
     "recovery from a killed task in `local[N]`",
-    "The longest time without a row behind the exchange, around a SIGKILL. Spark ends all tasks' processes there.",
+    "The longest time without a row after the exchange, around a SIGKILL. Spark ends all tasks' processes there.",
     STREAMING,
 )
 STREAM_RECOVERY_CLUSTER = Row(

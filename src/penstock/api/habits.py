@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-_DATAFRAME = "go on with Spark's own behind toDF()"
+_DATAFRAME = "go on with Spark's own after toDF()"
 
 _KEYED = "key the stream first: .groupBy('k').{}(processor, schema)"
 
@@ -35,7 +35,7 @@ INSTEAD: dict[str, str] = {
     "repartitionByRange": "write .sortBy('column', numPartitions=n)",
     "coalesce": "write .rescale(n), which joins neighbouring partitions",
     "join": "key both sides by what must be equal: left.keyBy('k').join(right.keyBy('k'), how='inner'); "
-    "what is no equality goes into a .filter behind it",
+    "what is no equality goes into a .filter after it",
     "crossJoin": "there is no join without equal keys: .broadcast() a small side, or " + _DATAFRAME,
     "agg": "write .toOne().agg(...) for one row of all, .groupBy('k').agg(...) for one of each group",
     "cogroup": "key both sides first: left.keyBy('k').cogroup(right.keyBy('k'))",
@@ -164,5 +164,5 @@ def not_a_condition(verb: str, given: object) -> TypeError:
     return TypeError(
         f"{verb} takes names of columns, not the condition {given}: it joins rows with equal keys, so key both sides "
         "by these columns, left.keyBy('a').join(right.keyBy('b'), on=[('a', 'b')]); what is no equality goes into a "
-        ".filter behind it, or both groups to cogroup"
+        ".filter after it, or both groups to cogroup"
     )

@@ -89,7 +89,7 @@ def limited(branches: Sequence[Step], schema: pa.Schema, rows: int) -> tuple[int
     if gone:
         raise PlanError(
             f"limit: the stream is sorted by {', '.join(map(repr, gone))}, which is not among its columns any more, "
-            "or has other values: put limit directly behind sortBy, and the select behind it"
+            "or has other values: put limit directly after sortBy, and the select after it"
         )
     return rows, exchange("to_one"), [SortRows(Order(schema, order.keys), placed=False), Limit(rows)]
 

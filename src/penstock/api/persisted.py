@@ -107,7 +107,7 @@ def persist_steps(branches: tuple[Step, ...], runtime: SparkRuntime, name: str =
         if isinstance(step, ExchangeStep) and step.spec.kind == "broadcast":
             raise PlanError(
                 "persist: a broadcast stream holds all rows once for each consumer: persist the stream before"
-                " broadcast(), not behind it"
+                " broadcast(), not after it"
             )
     reading = PersistedReading(runtime, runtime.settings())
     for step in branches:

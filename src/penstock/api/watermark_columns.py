@@ -43,7 +43,7 @@ class EventTimes:
         if not self.watermarks or column in self.delays:
             return
         names = " or ".join(map(repr, self.delays))
-        here = f"which is {names} here" if names else f"which nothing here has behind {self.lost_in}"
+        here = f"which is {names} here" if names else f"which nothing here has after {self.lost_in}"
         if not self.lost_in and not names:
             here = "which is not among the columns here"
         shown, again = (

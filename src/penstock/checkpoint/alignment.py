@@ -44,7 +44,7 @@ class Snapshot:
     aligned_since: float
 
 
-IN_FRONT = "a task in front of this one took no snapshot"
+IN_FRONT = "a task upstream of this one took no snapshot"
 """Why a checkpoint is declined that another task has declined, and said so itself."""
 CAME_IN_THE_MIDDLE = "its reader came in its middle, and reads up to the next one out of logs"
 """Why a checkpoint is declined that is no failure: the next one may follow at once."""

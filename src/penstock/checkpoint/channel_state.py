@@ -109,7 +109,7 @@ def unpack(key: ChannelKey, chunk: bytes, where: str = "") -> ChannelData:
         raise CorruptCheckpointError(f"{name} has format version {version}: this Penstock reads version {VERSION}")
     start = _HEAD.size + count * _LENGTH.size
     if len(chunk) < start:
-        raise CorruptCheckpointError(f"{name} has {len(chunk)} bytes: the lengths of {count} runs end behind it")
+        raise CorruptCheckpointError(f"{name} has {len(chunk)} bytes: the lengths of {count} runs end after it")
     lengths = [length for (length,) in _LENGTH.iter_unpack(chunk[_HEAD.size : start])]
     if start + sum(lengths) != len(chunk):
         raise CorruptCheckpointError(f"{name} has {len(chunk)} bytes: {start + sum(lengths)} were written")

@@ -90,8 +90,8 @@ def _base(owner: Owner, data: bytes, own: Sequence[Stamp], where: str) -> Base |
     if not data and not any(stamp.owner.token for stamp in own):
         return Base(None)
     raise CheckpointError(
-        f"{where}/owners/{owner}.base is damaged, or gone: it does not say on which checkpoint {own[0]} stands, so"
-        " nobody can tell which ones count. Bring it back, or begin anew with another checkpointLocation"
+        f"{where}/owners/{owner}.base is damaged, or gone: it does not say on which checkpoint {own[0]} builds, so"
+        " nobody can tell which ones count. Bring it back, or start over with another checkpointLocation"
     )
 
 
@@ -103,7 +103,7 @@ def _refuse_unknown(bases: Mapping[Owner, bytes], complete: Sequence[Stamp], whe
     if unknown:
         raise CheckpointError(
             f"{where}/owners does not say who made {max(unknown)}: copy or move a checkpoint location as a whole."
-            " Bring the folder owners back, or begin anew with another checkpointLocation"
+            " Bring the folder owners back, or start over with another checkpointLocation"
         )
 
 
@@ -116,11 +116,11 @@ def _refuse_nothing(
     if complete:
         raise CheckpointError(
             f"{where} holds the complete checkpoint {max(complete)}, and none counts: the owner who came last began"
-            " with nothing. Begin anew with another checkpointLocation, or remove this one as a whole"
+            " with nothing. Start over with another checkpointLocation, or remove this one as a whole"
         )
     named = [base.stamp for data in bases.values() if (base := decode(data)) is not None and base.stamp is not None]
     if named:
         raise CheckpointError(
             f"{where} holds no complete checkpoint, and owners says that there was one ({max(named)}): is the"
-            " location away? Bring the checkpoints back, or begin anew with another checkpointLocation"
+            " location away? Bring the checkpoints back, or start over with another checkpointLocation"
         )

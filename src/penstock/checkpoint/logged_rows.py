@@ -75,7 +75,7 @@ def pieces_between(name: str, pieces: Iterable[Chunk], taken: int, given: int) -
     if reached != given:
         raise CheckpointError(
             f"the log of {name} lacks rows: those from {taken} to {given} were in flight, and it has them up to"
-            f" {reached}; a file of it could not be written, or too many pieces came behind them"
+            f" {reached}; a file of it could not be written, or too many pieces came after them"
         )
     return found
 

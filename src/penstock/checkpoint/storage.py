@@ -240,7 +240,7 @@ class CheckpointStorage(PartStorage):
             causes = "; ".join(f"{each.stamp}: {each.cause}" for each in found.unusable[:3])
             raise CheckpointError(
                 f"none of the checkpoints at {self.location} can be restored from ({causes}): bring one back, or"
-                " begin anew with another checkpointLocation"
+                " start over with another checkpointLocation"
             )
         return found
 

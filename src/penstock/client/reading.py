@@ -85,7 +85,7 @@ class PartRows:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise PenstockError("this reader was closed, or has failed, before it was at the end: read anew")
+            raise PenstockError("this reader was closed, or has failed, before it was at the end: read again")
 
     def _gone(self, error: PartitionNotProducedError) -> PartitionReleasedError:
         which = error.partition

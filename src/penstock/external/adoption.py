@@ -72,7 +72,7 @@ def rebuild_index(folders: Sequence[Path]) -> str:
         opened.let_go()
     partitions = sum(len(each.numbers) for each in accounts)
     return (
-        f"{opened.home / KIND.index}: made again, with {partitions} partitions of {len(accounts)} applications and"
+        f"{opened.home / KIND.index}: rebuilt, with {partitions} partitions of {len(accounts)} applications and"
         f" results; {len(found) - len(words)} folders do not say what they hold, and stay"
     )
 

@@ -59,7 +59,7 @@ def _has_rows(root: Path) -> bool:
     return any(True for _ in found_folders(root))
 
 
-_IF_LOST = ", or have it made again from the folders: run the same command once with --rebuild-index"
+_IF_LOST = ", or have it rebuilt from the folders: run the same command once with --rebuild-index"
 KIND: Final = FolderKind("host service", CATALOGUE, _has_rows, _IF_LOST)
 
 

@@ -176,14 +176,14 @@ class _Parser:
         if self._word_is("not"):
             self.next()
             if not self._word_is("null"):
-                raise self._problem("expected NULL behind NOT")
+                raise self._problem("expected NULL after NOT")
             self.next()
             nullable = False
         if self._word_is("comment"):
             self.next()
             token = self.next()
             if token.kind != "text":
-                raise self._problem("expected a quoted text behind COMMENT", token)
+                raise self._problem("expected a quoted text after COMMENT", token)
         return nullable
 
     def _type(self) -> _Typed:
@@ -232,7 +232,7 @@ class _Parser:
         self.next()
         token = self.next()
         if token.kind not in ("word", "quoted"):
-            raise self._problem("expected a collation behind COLLATE", token)
+            raise self._problem("expected a collation after COLLATE", token)
         return collated(token.text.strip("`"))
 
     def _decimal(self, token: _Token) -> pa.DataType:
@@ -257,7 +257,7 @@ class _Parser:
         if start in _YEAR_MONTH:
             raise self._problem("year-month intervals have no Arrow form in PySpark: use a number of months", token)
         if start not in _DAY_TIME:
-            raise self._problem("expected DAY, HOUR, MINUTE or SECOND behind INTERVAL", token)
+            raise self._problem("expected DAY, HOUR, MINUTE or SECOND after INTERVAL", token)
         end = start
         if self._word_is("to"):
             self.next()

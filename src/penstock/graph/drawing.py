@@ -91,7 +91,7 @@ def _box(vertex: JobVertex, box: _Box, shares: StageShares | None, *, is_held: b
     tasks = f"stage {vertex.id}, {vertex.parallelism} task{'s' if vertex.parallelism != 1 else ''}"
     fill = "#f4f6f8"
     if shares is not None:
-        tasks += f", busy {shares.busy:.0%}, waits for room {shares.pressed:.0%}"
+        tasks += f", busy {shares.busy:.0%}, back-pressured {shares.pressed:.0%}"
         fill = _colour(shares)
     tasks += ", holds the others back" if is_held else ""
     border = f'stroke="{_HELD}" stroke-width="3"' if is_held else 'stroke="#708090"'

@@ -82,7 +82,7 @@ def refuse_other_plan(
     if groups[0] != groups[1]:
         raise PlanError(
             f"{where} has {groups[0]} key groups by {KEY_GROUP_HASH}, this query {groups[1]}: its state can't be "
-            "divided anew"
+            "redistributed"
         )
     for uid in sorted(saved.parallelism.keys() & stages.keys()):
         was, now = saved.parallelism[uid], stages[uid]
@@ -134,7 +134,7 @@ def _refuse_other_partitions(saved: SavedParts, uid: str, now: SourceReads, wher
     finished = any(vertex_of_part(part)[0] == uid for part in saved.finished)
     if new and finished:
         raise PlanError(
-            f"{where}: {now.what} has partition {new[0]!r} anew, and tasks of it had read all of their rows, so "
+            f"{where}: {now.what} has the new partition {new[0]!r}, and tasks of it had read all of their rows, so "
             "nobody would read it: give the query another checkpointLocation"
         )
 

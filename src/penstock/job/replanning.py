@@ -42,14 +42,14 @@ class Replanning:
     def again_after(self, error: SlotsError) -> None:
         """Its last plan ended so: returns where it is to be planned once more, else raises what to tell the user."""
         if isinstance(error, SlotsReturnedError):
-            _LOG.warning("a job is planned anew for the slots that came back: %s", error)
+            _LOG.warning("a job is planned again for the slots that came back: %s", error)
         elif isinstance(error, SlotsLostError):
-            _LOG.warning("a job is planned anew for the slots that are left: %s", error)
+            _LOG.warning("a job is planned again for the slots that are left: %s", error)
             self._lost = str(error)
         else:
             self._refuse(error)
 
     def _refuse(self, error: SlotsError) -> NoReturn:
         if self._lost:
-            raise SlotsLostError(f"{self._lost}. Planned anew, {error}") from error
+            raise SlotsLostError(f"{self._lost}. Planned again, {error}") from error
         raise error

@@ -92,7 +92,7 @@ def lost_home_of(kind: FolderKind, found: Sequence[FoundFolder]) -> FoundFolder:
     marked = [each for each in found if each.id]
     if there or not marked:
         why = f"{kind.index} is there, in {there[0]}" if there else "none of the folders carries an id"
-        raise SettingError(f"no index is made again: {why}")
+        raise SettingError(f"no index is rebuilt: {why}")
     return marked[0]
 
 

@@ -57,7 +57,7 @@ TASKS = (
     _task(
         "penstock_task_back_pressured_seconds_total",
         COUNTER,
-        "Time spent waiting for room at the output.",
+        "Time spent back-pressured: waiting for space at the output.",
         "back_pressured_seconds",
         "backPressuredTimeMsPerSecond",
     ),
@@ -173,7 +173,7 @@ SHARES = {
     "back_pressured": _task(
         "penstock_task_back_pressured_ratio",
         GAUGE,
-        "Share of the last seconds spent waiting for room at the output.",
+        "Share of the last seconds spent back-pressured: waiting for space at the output.",
         "",
         "backPressuredTimeMsPerSecond",
     ),
@@ -388,7 +388,7 @@ STAGE_TASKS = Metric("penstock_stage_tasks", GAUGE, "Tasks of a stage, by state.
 PARTS = (
     _part(
         "penstock_checkpoint_start_delay_seconds",
-        "Time from the checkpoint's begin to the task's first barrier.",
+        "Time from the checkpoint's begin to the task's first barrier: Flink's start delay.",
         "start_seconds",
         "checkpointStartDelayNanos",
     ),

@@ -136,7 +136,7 @@ def _refuse_where(doubtful: pa.Array, column: pa.Array, field: pa.Field, form: s
     if pc.any(doubtful).as_py():
         shown = column.filter(pc.coalesce(doubtful, FALSE))[0].as_py()
         raise pa.ArrowInvalid(
-            f"column {field.name!r}: {shown!r} is no {form}: declare the column as string, and cast it behind the "
+            f"column {field.name!r}: {shown!r} is no {form}: declare the column as string, and cast it after the "
             "reader"
         )
 

@@ -100,7 +100,7 @@ class KnownWorkers:
     def beat(self, worker: str, asked: ask.Beat, now: float) -> ask.Orders:
         """A worker lives; what it is to drop. StaleError for one that was given up."""
         if worker not in self._state.workers:
-            raise StaleError(f"worker {worker} was given up as lost: what it held is made again")
+            raise StaleError(f"worker {worker} was given up as lost: what it held is recomputed")
         self.sights.beat(worker, asked, now)
         known_worker = self._state.workers[worker]
         if asked.is_leaving and not known_worker.is_leaving:

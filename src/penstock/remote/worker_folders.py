@@ -30,7 +30,7 @@ def _has_rows(folder: Path) -> bool:
 
 
 KIND: Final = FolderKind(
-    "remote worker", INDEX_NAME, _has_rows, ", or empty the folder for a worker that begins anew"
+    "remote worker", INDEX_NAME, _has_rows, ", or empty the folder for a worker that starts over"
 )
 
 

@@ -193,7 +193,7 @@ class RestartSettings:
 
     `strategy` is `none`, `fixed` or `exponential`. Fixed: `attempts` restarts in a job, each `delay` after its
     failure. Exponential: the wait begins with `delay` and doubles up to `max_delay`; after `reset_after` without a
-    failure it begins anew, and so does the count of `attempts`. `user_errors` is how often one subtask is tried again
+    failure it starts over, and so does the count of `attempts`. `user_errors` is how often one subtask is tried again
     after an exception out of the user's code, which most often comes again.
     """
 

@@ -76,7 +76,7 @@ class EpochEnds:
         del self._due[: len(reached)]
         if reached and reached[0].messages < messages:
             raise IncompleteDataError(
-                f"{self._where}: an epoch ends behind {reached[0].messages} messages, which is inside of a slice, or"
+                f"{self._where}: an epoch ends after {reached[0].messages} messages, which is inside of a slice, or"
                 f" one came twice; {messages} have come; the producer must run again"
             )
         return reached
@@ -89,7 +89,7 @@ class EpochEnds:
     def _refuse_behind(self, messages: int, place: int) -> None:
         if place > messages:
             raise IncompleteDataError(
-                f"{self._where}: {messages} messages came, and an epoch ends behind {place} messages;"
+                f"{self._where}: {messages} messages came, and an epoch ends after {place} messages;"
                 " the producer must run again"
             )
 

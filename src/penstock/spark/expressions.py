@@ -97,7 +97,7 @@ def unsupported(verb: str, items: Sequence[object], what: str) -> SchemaError:
     what = "Python UDF" if what == "PythonUDF" else what
     return SchemaError(
         f"{verb}: {shown(items)} cannot be computed over Arrow batches: {what} is not supported there; "
-        "compute it with mapInArrow, or in Spark before fromDataFrame or behind toDF"
+        "compute it with mapInArrow, or in Spark before fromDataFrame or after toDF"
     )
 
 

@@ -61,5 +61,5 @@ def _refuse_too_many(vertex: JobVertex, resources: Resources, context: SparkCont
         raise SlotsError(
             f"the stage {vertex.name} has {vertex.parallelism} tasks that need {resources.title} each{how}, and the "
             f"application can run {at_once} of them at once: use a smaller numPartitions, "
-            'mode="hybrid" before and behind it, or executors with more'
+            'mode="hybrid" before and after it, or executors with more'
         )

@@ -47,7 +47,7 @@ An environment that dies while a task attaches to it has closed the connection b
 """
 _LOSSES = 8
 _NOT_AGAIN = "Spark keeps the plan of this DataFrame, so make it again with toDF()"
-_GIVEN = "Spark has been given some of its rows already, so it is not made again under way: run the action again"
+_GIVEN = "Spark has been given some of its rows already, so it is not recomputed under way: run the action again"
 _TOO_OFTEN = "It was lost again and again"
 
 

@@ -67,7 +67,7 @@ class PersistedSource:
             # Not the reader's own type: to the JobMaster that would be the consequence of another task's failure.
             raise PartitionError(
                 f"the persisted stream {self.name} can't be read: {error}. Run the action again: what is persisted"
-                " and not there is made anew"
+                " and not there is recomputed"
             ) from None
 
 

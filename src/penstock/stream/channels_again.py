@@ -180,7 +180,7 @@ class ChannelsAgain(Generic[Row]):
             if opened != ([] if channel.open is None else [channel.open]):
                 raise AssertionError(f"channel {channel.number} has the open ranges {opened}")
             if channel.open is not None and any(isinstance(each, Rows) for each in _behind(channel)):
-                raise AssertionError(f"rows of channel {channel.number} wait behind a range without an end")
+                raise AssertionError(f"rows of channel {channel.number} wait after a range without an end")
 
     @staticmethod
     def _may_drop(channel: _Channel[Row]) -> bool:

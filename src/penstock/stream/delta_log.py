@@ -24,7 +24,7 @@ from penstock.graph import as_nullable, plain_schema
 from penstock.operators.projection import Projection
 from penstock.stream.delta_sink import delta_library
 
-_BEGIN_ANEW = "begin anew with another checkpointLocation"
+_BEGIN_ANEW = "start over with another checkpointLocation"
 _MAPPING = "delta.columnMapping.mode"
 
 Action = dict[str, Any]
@@ -80,7 +80,7 @@ class DeltaLog:
             raise PlanError(
                 f"{self.uri}: {path} of version {version} was taken out of the table (a compaction does that) and"
                 " removed (vacuum) before this query had read it: have vacuum keep files for longer than the query"
-                f" stands still, and {_BEGIN_ANEW}"
+                f" is stopped, and {_BEGIN_ANEW}"
             ) from None
 
     def require(self) -> None:
@@ -120,7 +120,7 @@ def added_files(uri: str, version: int, actions: Sequence[Action], schema: pa.Sc
     if changes:
         raise PlanError(
             f"{uri}: version {version} deletes or changes rows, which a stream can't take back: leave such versions"
-            " out with option('skipChangeCommits', True), or begin anew after it"
+            " out with option('skipChangeCommits', True), or start over after it"
         )
     added = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
     if any(file.get("deletionVector") for file in added):
@@ -171,7 +171,7 @@ def _refuse_metadata(uri: str, version: int, metadata: Action, schema: pa.Schema
     again = "start it again, and it goes on with the columns that the table has now"
     if more := [repr(name) for name in found.names if name not in schema.names]:
         raise PlanError(
-            f"{uri}: version {version} has column {more[0]} anew, which this query does not know: {again}"
+            f"{uri}: version {version} has the new column {more[0]}, which this query does not know: {again}"
         )
     try:
         Projection(schema, f"{uri}: version {version}").check(found)

@@ -70,7 +70,7 @@ class DeltaCommitter:
         if library.DeltaTable(self.uri).transaction_version(query) is not None:
             raise CheckpointError(
                 f"the checkpointLocation is empty, and {self.name} has commits of this query: is the location away?"
-                " Bring it back. To begin anew, which writes all rows again, give another checkpointLocation"
+                " Bring it back. To start over, which writes all rows again, give another checkpointLocation"
             )
 
     def check(self, commit: CommitId, messages: Sequence[bytes]) -> None:
@@ -82,7 +82,7 @@ class DeltaCommitter:
         except FileNotFoundError as error:
             raise CheckpointError(
                 f"{error.filename} is {error.strerror}, and the checkpoint has its rows to commit to {self.name}: was"
-                " the table vacuumed while the query stood still? Bring the file back, or begin anew with another"
+                " the table vacuumed while the query was stopped? Bring the file back, or start over with another"
                 " checkpointLocation"
             ) from None
 

@@ -166,10 +166,10 @@ class _VersionReading:
     def _refuse_another_table(self) -> None:
         """Raise PlanError where the position is no place in this table."""
         version, *_, table, _ = self._begin
-        begin = "give another checkpointLocation, which begins anew with the rows of this one"
+        begin = "give another checkpointLocation, which starts over with the rows of this one"
         if table != self._id:
             raise PlanError(
-                f"{self._source.uri} is another table than the one that the checkpoint is of: it was made anew at the"
+                f"{self._source.uri} is another table than the one that the checkpoint is of: it was recreated at the"
                 f" same path. Bring the old one back, or {begin}"
             )
         first = (self._source.begun or [self._source.start or 0])[0]
@@ -208,7 +208,7 @@ class _VersionReading:
         if path and files[number : number + 1] != [path]:
             raise PlanError(
                 f"{self._source.uri}: the files of version {version} are not in the order in which the query began to"
-                " read them: begin anew with another checkpointLocation"
+                " read them: start over with another checkpointLocation"
             )
         return files
 

@@ -119,7 +119,7 @@ class FolderSink:
         if published is not None:
             raise CheckpointError(
                 f"the checkpointLocation is empty, and {self.folder} has files of this query, {published} and maybe"
-                " more: is the location away? Bring it back. To begin anew, which writes all rows again, give another"
+                " more: is the location away? Bring it back. To start over, which writes all rows again, give another"
                 " checkpointLocation, or remove these files"
             )
 

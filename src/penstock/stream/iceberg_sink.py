@@ -62,7 +62,7 @@ class IcebergCommitter:
         if known is not None:
             raise CheckpointError(
                 f"the checkpointLocation is empty, and {self.name} has snapshots of this query: is the location away?"
-                " Bring it back. To begin anew, which writes all rows again, give another checkpointLocation"
+                " Bring it back. To start over, which writes all rows again, give another checkpointLocation"
             )
 
     def check(self, commit: CommitId, messages: Sequence[bytes]) -> None:
@@ -73,7 +73,7 @@ class IcebergCommitter:
         if gone is not None:
             raise CheckpointError(
                 f"{gone} is gone, and the checkpoint has its rows to commit to {self.name}: were orphan files removed"
-                " while the query stood still? Bring the file back, or begin anew with another checkpointLocation"
+                " while the query was stopped? Bring the file back, or start over with another checkpointLocation"
             )
 
     def commit(self, commit: CommitId, messages: Sequence[bytes]) -> None:

@@ -107,7 +107,7 @@ class IteratorStep(PlainStep):
         seconds = time.monotonic() - called
         if self._calls == 2 and seconds > SLOW_START_SECONDS:  # the first call may have imported something
             _LOG.warning(
-                "%s took %.1f s before it asked for its first batch, and it is called anew after each checkpoint: "
+                "%s took %.1f s before it asked for its first batch, and it is called again after each checkpoint: "
                 "give a class that sets things up in __init__, once for each task, and has __call__(self, batches)",
                 self.name,
                 seconds,

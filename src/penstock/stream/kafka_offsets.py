@@ -88,7 +88,7 @@ def refuse_beyond(settings: KafkaSettings, partition: Partition, offset: int, en
         topic, number = partition
         raise PlanError(
             f"kafka: partition {number} of {topic} is to be read from offset {offset} on, and it ends at {end}: was"
-            " the topic made anew? Begin anew with another checkpointLocation, say startingOffsets that it has, or"
+            " the topic recreated? Start over with another checkpointLocation, say startingOffsets that it has, or"
             " failOnDataLoss=false, which goes on at the first message that there is"
         )
 
@@ -98,7 +98,7 @@ def gone(partition: Partition, offset: int | None) -> PlanError:
     topic, number = partition
     return PlanError(
         f"kafka: partition {number} of {topic} is to be read from offset {offset} on, and has no such message: it"
-        " keeps them for less time than the query needs, or the topic was made anew. Begin anew with another"
+        " keeps them for less time than the query needs, or the topic was recreated. Start over with another"
         " checkpointLocation, say startingOffsets that it has, or failOnDataLoss=false, which goes on at the first"
         " message that there is"
     )

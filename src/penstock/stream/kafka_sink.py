@@ -108,7 +108,7 @@ class KafkaSink:
         if has_sent:
             raise CheckpointError(
                 f"the checkpointLocation is empty, and {self.target} has markers of this query: is the location away?"
-                " Bring it back. To begin anew, which writes all rows again, give another checkpointLocation"
+                " Bring it back. To start over, which writes all rows again, give another checkpointLocation"
             )
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> KafkaWriter:

@@ -79,7 +79,7 @@ def taken_by(consumer: int, change: EdgeChange, saved: Iterable[ChannelKey]) -> 
     if keys and change.spec.kind not in (_BY_KEY, *_IN_TURNS) and not (change.spec.kind == _CUSTOM and change.forced):
         is_custom = change.spec.kind == _CUSTOM
         how = "a function of yours says whose a row is" if is_custom else "none overtakes rows there"
-        forced = ", or have that function deal them out anew (option rescaleByFunction)" if is_custom else ""
+        forced = ", or have that function deal them out again (option rescaleByFunction)" if is_custom else ""
         raise CheckpointError(
             f"the checkpoint to go on from holds rows in flight of {change.edge}, an exchange of kind "
             f"{change.spec.kind}, which can't be dealt out to {after} tasks instead of {before} ({how}): start with "

@@ -151,7 +151,7 @@ class SinkFolder:
         if not self.mark:
             raise CheckpointError(
                 f"{self.path}/{name} was prepared for a checkpoint of an earlier version and is gone: nobody can tell"
-                " whether it was published and moved on. Bring it back, or begin anew with another"
+                " whether it was published and moved on. Bring it back, or start over with another"
                 " checkpointLocation"
             ) from error
         self._require_whole(name, error)

@@ -234,7 +234,7 @@ class Consumer(Waiter):
             found.append(received)
             if last(received):
                 return found
-        raise AssertionError(f"the gate ended behind {found}")
+        raise AssertionError(f"the gate ended after {found}")
 
     def events(self, count: int) -> list[Received]:
         """All things up to so many events."""

@@ -62,7 +62,7 @@ def _query(record: JobRecord, found: Mapping[str, Any] | None, *, is_file: bool)
         return "Nothing held it back."
     if record.state != "RUNNING" or record.seconds < EARLY_SECONDS:
         return "It has just begun."
-    return "Nothing holds it back: no stage waits for room, and none works all the time."
+    return "Nothing holds it back: no stage is back-pressured, and none is busy all the time."
 
 
 def _finished(record: JobRecord, found: Mapping[str, Any] | None) -> tuple[str, str, int | None]:

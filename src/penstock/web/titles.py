@@ -25,6 +25,8 @@ _RULES = tuple(
         (r"^apply\w*\((?!<)(\w+)\) by (.*)$", r"\1 by \2"),
         (r"^hash\((.*)\)$", r"keyBy(\1)"),
         (r"^custom$", "partitionCustom"),
+        (r"^to_one$", "toOne"),
+        (r"^(partial )?(?:final )?aggregate by all rows$", r"\1agg of all rows"),
         (r"^partial aggregate by (.*)$", r"partial groupBy(\1)"),
         (r"^(?:final )?aggregate by (.*)$", r"groupBy(\1)"),
         (r"^sort by (.*)$", r"sort(\1)"),
@@ -98,6 +100,8 @@ def _table(path: str, *, more: bool) -> str:
 
 
 def _is_said_again(part: str, after: str) -> bool:
-    """True for an exchange by keys that the verb after it names too."""
+    """True for an exchange that the verb after it names too: by keys, or of all rows to one task."""
+    if part == "toOne":
+        return after == "agg of all rows"
     found = _BY.search(after)
     return found is not None and part == f"keyBy({found[1] or found[2]})"

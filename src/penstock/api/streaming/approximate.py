@@ -28,12 +28,12 @@ def approximate(graph: JobGraph, sink: StreamSink, *, available_now: bool) -> Jo
         name = "a function of batches, or a whole result with outputMode('complete')," if is_by_epoch else sink.name
         raise PlanError(
             f"writeStream: {name} takes what all tasks have given for a checkpoint, once and together, so a task that"
-            f" begins anew alone would break its promise. With recovery=approximate write files: {_INSTEAD}"
+            f" restarts alone would break its promise. With recovery=approximate write files: {_INSTEAD}"
         )
     for vertex in graph.vertices:
         if chain_of(vertex).makes_time:
             raise PlanError(
-                f"writeStream: {vertex.name} has event time. A task that begins anew alone would wait for watermarks"
+                f"writeStream: {vertex.name} has event time. A task that restarts alone would wait for watermarks"
                 f" that were under way and are lost: {_INSTEAD}"
             )
     edges = []

@@ -172,7 +172,7 @@ class StreamingQuery:
         elif self._silence:
             message = f"Running, as far as is known: {self._silence}"
         elif self._starting:
-            again = f"; it began anew after: {self._restarts[1]}" if self._restarts[1] else ""
+            again = f"; it restarted after: {self._restarts[1]}" if self._restarts[1] else ""
             tasks = f"({held - self._starting} of {held} run)"
             message = f"Starting its tasks {tasks}; it leaves {total - held} slots{again}"
         else:
@@ -272,7 +272,7 @@ class StreamingQuery:
         """Go on with so many tasks for each stage: it stops well, takes a last checkpoint, and begins with that.
 
         A stage keeps its number where its exchange fixes it (`toOne`, `partitionCustom`), and a source has no more
-        tasks than it has parts to read. State by key is divided anew. The program's next run has the numbers that it
+        tasks than it has parts to read. State by key is redistributed. The program's next run has the numbers that it
         says. Returns when the query goes on. Raises SlotsError or PlanError, before anything is stopped, for what
         can't run, CheckpointError where it has ended or is told to stop, and TimeoutError after `timeout` seconds.
         """
@@ -450,7 +450,7 @@ class StreamingQuery:
         self._warned = True
         so_far = "" if is_last else " so far"
         _LOG.warning(
-            "query %s: %d rows%s came behind the watermark, too late for their results, and were dropped:"
+            "query %s: %d rows%s came after the watermark, too late for their results, and were dropped:"
             " lastProgress says how many of which stage; withWatermark takes a longer delay",
             self.name or self.id,
             self._late,
@@ -469,7 +469,7 @@ class StreamingQuery:
 
     def _tell_restart(self, count: int, cause: str) -> None:
         if count > self._restarts[0]:
-            _LOG.warning("query %s begins anew, restart %d: %s", self.name or self.id, count, cause)
+            _LOG.warning("query %s restarts, for the %d. time: %s", self.name or self.id, count, cause)
             self._restarts = (count, cause)
 
     def _tell_most(self) -> None:

@@ -17,10 +17,10 @@ PHASES = {
 }
 """The phases of a task's part, and the figure that tells how long each took."""
 _WORDS = {
-    "startDelay": "until its first barrier came",
-    "alignment": "until its last barrier came",
-    "sync": "to take its snapshot",
-    "async": "to store its snapshot at the checkpoint location",
+    "startDelay": "of start delay, until its first barrier came",
+    "alignment": "of alignment, until its last barrier came",
+    "sync": "to take its snapshot (sync)",
+    "async": "to store its snapshot at the checkpoint location (async)",
 }
 
 

@@ -231,7 +231,7 @@ class ResultCore:
         PartitionLostError where there is no way.
         """
         if error is not None:
-            raise PartitionLostError(f"partition {request.partition} is lost, and could not be made again: {error}")
+            raise PartitionLostError(f"partition {request.partition} is lost, and could not be recomputed: {error}")
         state = self.state
         if isinstance(state, Unmade) or state.run != run:
             return ReadAnswer(ask_again=True)  # lost once more
@@ -245,7 +245,7 @@ class ResultCore:
         are_alike = self._graph is not None and rows_have_places(self._graph)
         if self._reads.has_read_another(request, job) and not are_alike:
             raise PartitionLostError(
-                f"partition {request.partition} is lost. It was made again, but its pipeline deals rows out by the"
+                f"partition {request.partition} is lost. It was recomputed, but its pipeline deals rows out by the"
                 " order in which they come, and other tasks of this Spark stage have read of the earlier run: run the"
                 " action again, which reads the new one"
             )
@@ -293,7 +293,7 @@ def _leasing(plan: Rerun | None, request: ReadResult) -> ReadAnswer:
         return ReadAnswer(ask_again=True)
     if len(plan.plan) > _PLAN_LIMIT:
         raise PartitionLostError(
-            f"partition {request.partition} is lost and is being made again, but the plan of its pipeline has"
+            f"partition {request.partition} is lost and is being recomputed, but the plan of its pipeline has"
             f" {len(plan.plan) >> 20} MB, too much to let waiting tasks work for it: run the action again"
         )
     return ReadAnswer(job=plan.submission.job, plan=plan.plan)

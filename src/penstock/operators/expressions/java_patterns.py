@@ -166,7 +166,7 @@ class _PatternParser:
                 raise UnsupportedError(f"{self._next()!r} that repeats nothing")
             return part
         if part.matches_nothing or part.ends_text:
-            raise UnsupportedError(f"{found[0]} behind a part that may match nothing")
+            raise UnsupportedError(f"{found[0]} after a part that may match nothing")
         self._place = found.end()
         text = part.text + found[0]
         if self._next() == "?":

@@ -119,7 +119,7 @@ class HostLine:
                 return False
             raise NoStorageError(
                 f"the host service at {self._path} does not say which version it speaks: it is of another Penstock,"
-                f" stands still, or has just ended: {error}"
+                f" hangs, or has just ended: {error}"
             ) from error
         check_greeting(word, f"the host service at {self._path}")
         return True

@@ -173,7 +173,7 @@ class PushQueue:
         if self._gaps > _DAMAGES:
             raise StorageError(
                 f"a worker refused block {block.number} of file {block.file} {self._gaps} times: it lacks one before"
-                " it that it had taken: the partition must be made again"
+                " it that it had taken: the partition must be recomputed"
             )
 
     def _settle(self, file: int) -> None:

@@ -76,7 +76,7 @@ class RemoteShuffleService:
         except OSError as error:
             return "local", (
                 f"the manager of the remote shuffle service at {settings.remote.manager} can't be reached ({error}):"
-                " the service 'local' stands in for it (spark.penstock.remote.fallback)"
+                " the service 'local' takes its place (spark.penstock.remote.fallback)"
             )
         return NAME, ""
 

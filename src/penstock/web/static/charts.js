@@ -73,7 +73,7 @@ function marks(end) {
 // One line for each slot that was in use at once; a dashed box is an attempt that waited for its work.
 class Lanes {
   constructor() {
-    this.table = new Table("Attempts, as figures", [["line", "count"], ["stage", "text"], ["subtask", "count"], ["attempt", "count"], ["from", "seconds"], ["to", "seconds"], ["end", "text"]]);
+    this.table = new Table("Attempts, as a table", [["line", "count"], ["stage", "text"], ["subtask", "count"], ["attempt", "count"], ["from", "seconds"], ["to", "seconds"], ["end", "text"]]);
     this.drawing = element("div", { class: "lanes", tabindex: "0", role: "img", "aria-label": "Slots over time" });
     this.legend = element("p", { class: "legend" });
     const more = element("details", {}, element("summary", {}, "The same as a table"), this.table.place);

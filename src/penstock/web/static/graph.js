@@ -163,7 +163,7 @@ class Graph {
     drawn.tasks.textContent = `${stage.running} of ${stage.tasks} run${stage.ended ? `, ${stage.ended} ended` : ""} · ${count(stage.rowsIn || stage.rowsOut)} rows`;
     const mean = stage.tasks > 1 && stage.busyMean !== null ? ` (mean ${percent(stage.busyMean)})` : "";
     drawn.busy.textContent = isBatch ? `${percent(stage.share)} of the job's time, ran ${seconds(stage.duration)}` : `busy ${percent(stage.busy)}${mean}`;
-    drawn.pressed.textContent = isBatch ? `busiest task busy ${percent(stage.busy)}${mean}` : `waits for room ${percent(stage.pressed)}${pressure(stage.pressed)}`;
+    drawn.pressed.textContent = isBatch ? `busiest task busy ${percent(stage.busy)}${mean}` : `back-pressured ${percent(stage.pressed)}${pressure(stage.pressed)}`;
     drawn.work.setAttribute("width", inner * Math.min(1, busy));
     drawn.waits.setAttribute("x", 10 + inner * Math.min(1, busy));
     drawn.waits.setAttribute("width", inner * pressed);

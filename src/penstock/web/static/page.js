@@ -21,7 +21,7 @@ const TABS = [
   ["settings", "Settings", settingsPart],
   ["processes", "Processes", processesPart],
 ];
-const PHASES = [["startDelay", "until its first barrier"], ["alignment", "until its last barrier"], ["sync", "taking the snapshot"], ["async", "storing it"]];
+const PHASES = [["startDelay", "start delay"], ["alignment", "alignment"], ["sync", "sync"], ["async", "async"]];
 
 const graph = new Graph(place("graph"), (stage) => {
   state.stage = state.stage === stage ? null : stage;
@@ -83,7 +83,7 @@ function stageState(stage) {
 }
 
 function queryTable() {
-  const table = new Table("Stages", [["stage", "text", "phone"], ["state", "text", "phone"], ["busy, most", "share", "phone"], ["busy, mean", "share"], ["waits for room", "share"],
+  const table = new Table("Stages", [["stage", "text", "phone"], ["state", "text", "phone"], ["busy, most", "share", "phone"], ["busy, mean", "share"], ["back-pressured", "share"],
     ["busiest", "count"], ["most of its time in", "text"], ["rows in", "count"], ["rows out", "count"], ["out", "bytes"], ["spilled", "bytes"], ["most memory", "bytes"], ["late rows", "count"], ["watermark", "text"], ["state rows", "count"], ["state", "bytes"]]);
   const draw = (told) => table.fill(told.stages.map((s) => [s.name, stageState(s), s.busy, s.busyMean, s.pressed, s.busiest,
     s.operators.slice(0, 3).map(([name, share]) => `${name} ${percent(share)}`).join(", "), s.rowsIn, s.rowsOut, s.bytesOut, s.spilled, s.peakResident, s.late, moment(s.watermark), s.stateRows, s.stateBytes]), (row) => named(told) === row[0]);
@@ -98,7 +98,7 @@ function subtasksPart() {
     draw();
   });
   const table = new Table("Subtasks", [["stage", "text"], ["subtask", "count"], ["state", "text"], ["attempt", "count"], ["place", "text"], ["rows in", "count"], ["rows out", "count"], ["in", "bytes"], ["out", "bytes"],
-    ["time", "seconds"], ["busy", "share"], ["waits for room", "share"], ["idle", "share"], ["waits for its log", "share"], ["queued in", "count"], ["queued out", "count"], ["buffers in", "share"], ["buffers out", "share"], ["spilled", "bytes"], ["memory", "bytes"], ["most memory", "bytes"]]);
+    ["time", "seconds"], ["busy", "share"], ["back-pressured", "share"], ["idle", "share"], ["waits for its log", "share"], ["queued in", "count"], ["queued out", "count"], ["buffers in", "share"], ["buffers out", "share"], ["spilled", "bytes"], ["memory", "bytes"], ["most memory", "bytes"]]);
   const fill = (told) => {
     const names = namesOf(told);
     const rows = told.subtasks.rows.filter((row) => state.stage === null || row[0] === state.stage);
@@ -125,7 +125,7 @@ function checkpointsPart() {
   const select = element("select", { id: "checkpoint" });
   select.addEventListener("change", () => draw());
   const bars = element("div", { class: "phases" });
-  const parts = new Table("The same as figures", [["stage", "text"], ["subtask", "count"], ["until its first barrier", "seconds"], ["until its last barrier", "seconds"], ["taking the snapshot", "seconds"], ["storing it", "seconds"], ["size", "bytes"], ["of it in flight", "bytes"]]);
+  const parts = new Table("The same as a table", [["stage", "text"], ["subtask", "count"], ["start delay", "seconds"], ["alignment", "seconds"], ["sync", "seconds"], ["async", "seconds"], ["size", "bytes"], ["of it in flight", "bytes"]]);
   const summary = new Table("Summary of those that are complete", [["", "text"], ["duration", "seconds"], ["size", "bytes"]]);
   const history = new Table("History", [["checkpoint", "count"], ["seen at", "seconds"], ["duration", "seconds"], ["size", "bytes"], ["of it in flight", "bytes"], ["why it failed", "text"]]);
   const fill = (told) => {
@@ -177,7 +177,7 @@ function slotsPart() {
 function chartsPart() {
   const rows = new Chart("Rows a second", (value) => (value === null || value === undefined ? "–" : `${count(value)}`));
   const busy = new Chart("Busy: the busiest subtask of each stage", percent);
-  const pressed = new Chart("Waiting for room: the subtask that waits most", percent);
+  const pressed = new Chart("Back-pressure: the subtask that has most of it", percent);
   const lag = new Chart("Bytes that wait at sources", bytes);
   const took = new Chart("Duration of checkpoints", seconds);
   const quiet = element("p", { class: "quiet" });
@@ -229,7 +229,7 @@ function errorsPart() {
 
 function processesPart() {
   const words = element("p");
-  const slow = new Table("The pace of each process in each stage that runs", [["job", "text"], ["stage", "count"], ["place", "text"], ["tasks", "count"], ["rows", "count"], ["rows in a second of work", "count"], ["of the others' pace", "share"], ["busy", "share"], ["waits for room", "share"]]);
+  const slow = new Table("The pace of each process in each stage that runs", [["job", "text"], ["stage", "count"], ["place", "text"], ["tasks", "count"], ["rows", "count"], ["rows in a second of work", "count"], ["of the others' pace", "share"], ["busy", "share"], ["back-pressured", "share"]]);
   const table = new Table("Environment processes", [["process", "text"], ["host", "text"], ["pid", "count"], ["silent for", "seconds"], ["tasks", "count"], ["memory", "bytes"], ["most memory", "bytes"], ["its workers' memory", "bytes"], ["network memory in use", "bytes"], ["of", "bytes"], ["share", "share"], ["spilled by hybrid", "bytes"],
     ["read ahead", "bytes"], ["connections", "count"], ["from others", "bytes"], ["to others", "bytes"], ["metrics at", "text"]]);
   const held = new Table("Partitions that they hold", [["process", "text"], ["service", "text"], ["kind", "text"], ["state", "text"], ["partitions", "count"], ["bytes", "bytes"]]);

@@ -84,6 +84,6 @@ class ExponentialDelay(RestartStrategy):
         settings = self._settings
         return (
             f"{self._used} of {settings.attempts} restarts used (spark.penstock.restart.attempts), after waits that "
-            f"double from {settings.delay:g} s to at most {settings.max_delay:g} s and begin anew after "
+            f"double from {settings.delay:g} s to at most {settings.max_delay:g} s and start over after "
             f"{settings.reset_after:g} s without a failure"
         )
