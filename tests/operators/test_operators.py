@@ -184,9 +184,9 @@ def test_map_in_pandas_finds_columns_by_name() -> None:
     ("frame", "message"),
     [
         ({"k": ["a"]}, "missing: v"),
-        ({"k": ["a"], "v": [1], "w": [1]}, "unexpected: w"),
-        ({"k": ["a"], "v": ["text"]}, "column 'v' is declared int64"),
-        ({0: ["a"]}, "the frame has 1 columns, declared are 2"),
+        ({"k": ["a"], "v": [1], "w": [1]}, "unexpected: w: declare what it returns, or return what is declared"),
+        ({"k": ["a"], "v": ["text"]}, "column 'v' is declared int64.*: convert it there, or declare another type"),
+        ({0: ["a"]}, "the frame has 1 columns, declared are 2: declare what it returns"),
     ],
 )
 def test_frames_that_do_not_fit(frame: dict[Any, Any], message: str) -> None:

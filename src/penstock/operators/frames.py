@@ -22,6 +22,8 @@ from penstock.graph import holds_one_value, shown_type, spark_type
 from penstock.operators.conform import refuse_broken
 from penstock.operators.nested_times import refuse_far_times, shown, taken
 
+_REMEDY = "declare what it returns, or return what is declared"
+
 
 def _hint() -> str:
     return f"pandas is needed for functions over frames and is not installed: {how_to_install('pandas')}"
@@ -137,7 +139,7 @@ def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
                 f"{operator}: column {field.name!r} is declared {field.type} and the frame has "
-                f"dtype {series.dtype} ({error})"
+                f"dtype {series.dtype} ({error}): convert it there, or declare another type"
             ) from error
     if not arrays:
         raise SchemaError(f"{operator}: a schema without columns cannot be returned as a frame")
@@ -156,13 +158,13 @@ def _ordered(frame: Any, schema: pa.Schema, operator: str) -> list[Any]:
             raise SchemaError(
                 f"{operator}: the frame's columns are ({', '.join(map(str, labels))}), declared are "
                 f"({', '.join(schema.names)}); missing: {', '.join(missing) or 'none'}, "
-                f"unexpected: {', '.join(extra) or 'none'}"
+                f"unexpected: {', '.join(extra) or 'none'}: {_REMEDY}"
             )
         if labels == schema.names:  # some may be there twice
             return [frame.iloc[:, index] for index in range(len(labels))]
         return [frame[name] for name in schema.names]
     if len(labels) != len(schema) and not (len(labels) == 0 and len(frame) == 0):
-        raise SchemaError(f"{operator}: the frame has {len(labels)} columns, declared are {len(schema)}")
+        raise SchemaError(f"{operator}: the frame has {len(labels)} columns, declared are {len(schema)}: {_REMEDY}")
     if not labels:
         return [_pandas().Series([], dtype=object) for _ in schema]
     return [frame.iloc[:, index] for index in range(len(schema))]
