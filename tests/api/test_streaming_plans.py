@@ -68,6 +68,24 @@ def test_stages_have_no_more_tasks_than_there_are_cores_to_share() -> None:
     assert widths(rate(3).keyBy("value", numPartitions=5).count()) == [3, 5]
 
 
+def test_a_rescaled_query_has_the_number_where_it_may_have_any() -> None:
+    """Over what the program says; not where an exchange fixes it, nor more than a source has parts."""
+
+    def widths(stream: Stream, tasks: int) -> list[int]:
+        graph = query_graph(stream.branches, NoopSink(), Settings(), 64, OPTIONS, tasks=tasks)
+        return [vertex.parallelism for vertex in graph.vertices]
+
+    counted = rate(2).keyBy("value", numPartitions=5).count()
+    custom = rate(2).partitionCustom(lambda batch: [0] * batch.num_rows, 2)
+    for stream, tasks, expected in (
+        (counted, 3, [2, 3]),
+        (counted, 1, [1, 1]),
+        (rate(2).rebalance(4).toOne(), 3, [2, 3, 1]),
+        (custom.rebalance(), 3, [2, 2, 3]),
+    ):
+        assert widths(stream, tasks) == expected
+
+
 def test_an_aggregation_is_sent_the_columns_that_it_reads() -> None:
     """Its keys and what is aggregated, in the order of the rows; one column where it counts all rows as one group."""
     rows = rate().withColumns({"k": pc.field("value"), "unread": pc.field("value")})
