@@ -85,7 +85,8 @@ def compare_runs(seed: int, spark: Any, folder: Path) -> tuple[str, str]:
                 _run_here(verbs, inputs, folder, run, chance)
             else:
                 _run_penstock(spark, verbs, inputs, folder, run)
-            _wait(theirs, "Spark's")
+            if not _has_ended(theirs):
+                return f"{NOT_COMPARED} {words}: Spark's query has not ended", ""
             ours, wanted = _written(folder / "penstock"), _written(folder / "spark")
             if ours != wanted:
                 return words, f"run {number + 1} ({run}), Penstock beside Spark: {group_sizes(ours, wanted)}"
@@ -170,7 +171,8 @@ def _run_penstock(spark: Any, verbs: Sequence[Verb], inputs: Sequence[str], fold
     stream = of_streams(verbs, [_timed(read.load(place)) for place in inputs], run.widths)
     if run.stops:
         _start(stream, folder, "ours", "penstock").stop()
-    _wait(_start(stream, folder, "ours", "penstock"), "Penstock's")
+    if not _has_ended(_start(stream, folder, "ours", "penstock")):
+        raise AssertionError("Penstock's query has not ended")
 
 
 def _timed(rows: Any) -> Any:
@@ -182,10 +184,11 @@ def _start(rows: Any, folder: Path, checkpoints: str, out: str) -> Any:
     return writer.option("checkpointLocation", str(folder / checkpoints)).start(str(folder / out))
 
 
-def _wait(query: Any, whose: str) -> None:
-    if not query.awaitTermination(DEADLINE):
-        query.stop()
-        raise AssertionError(f"{whose} query has not ended")
+def _has_ended(query: Any) -> bool:
+    if query.awaitTermination(DEADLINE):
+        return True
+    query.stop()
+    return False
 
 
 def _written(folder: Path) -> Found:
