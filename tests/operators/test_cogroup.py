@@ -84,6 +84,7 @@ def _chunks(rows: int, groups: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([int64_array(numbers % groups), int64_array(numbers)], names=["k", "v"])
 
 
+@pytest.mark.thorough
 def test_many_times_the_memory_is_grouped_within_it() -> None:
     """Sixteen megabytes with a limit of a quarter: what is held stays below the limit and one chunk."""
     memory = memory_of(256 << 10)

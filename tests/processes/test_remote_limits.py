@@ -92,6 +92,7 @@ def state_of(cluster: RemoteCluster) -> ManagerState:
     return state
 
 
+@pytest.mark.thorough
 def test_many_applications_come_and_go(cluster: RemoteCluster) -> None:
     """They register, write, read and leave at once: no file, no record and no memory is left of them."""
     figures = Figures([cluster.manager, *cluster.workers])

@@ -141,6 +141,7 @@ def test_shell(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shell.sendline("exit()")
 
 
+@pytest.mark.thorough
 def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook: progress under the cell, a result as a table, the interrupt of the kernel, the next cell."""
     monkeypatch.setenv("PENSTOCK_A_DAY_PARTS", "1")

@@ -372,6 +372,7 @@ def test_no_columns_at_all(spark: Any) -> None:
     release(spark, frame)
 
 
+@pytest.mark.thorough
 def test_one_huge_row(spark: Any) -> None:
     """A row of 300 MB, larger than the whole network memory, goes through an exchange."""
 

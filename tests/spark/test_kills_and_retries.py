@@ -38,6 +38,7 @@ def test_worker_killed_where_spark_retries(sessions: Sessions, tmp_path: Path) -
     all_slots_work(spark)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [WITH_RETRIES, with_all(WITH_RESTARTS)], ids=["once", "again"])
 def test_an_error_that_comes_again_in_a_dataframe_is_told(sessions: Sessions, kind: Kind) -> None:
     """Spark runs the task again each time, so its job never says why: the error that the task had comes out."""

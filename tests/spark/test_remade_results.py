@@ -208,6 +208,7 @@ def test_a_file_damaged_in_its_middle(spark: Any, numbers: str) -> None:
     wait_until(lambda: last_job(spark) != job, "the new run is there")
 
 
+@pytest.mark.thorough
 def test_actions_that_read_twice(spark: Any, numbers: str) -> None:
     """A sort reads its input twice, a self-join has two readers: each of their tasks gets its partition."""
     frame = counted(spark, numbers, 16).toDF()

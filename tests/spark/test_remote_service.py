@@ -39,6 +39,7 @@ def session(sessions: Sessions, service: RemoteCluster) -> Iterator[Any]:
     wait_until(lambda: not service.files(), "the rows go with their application")
 
 
+@pytest.mark.thorough
 def test_a_job_over_two_services_with_kills(session: Any, service: RemoteCluster) -> None:
     """The manager is killed and started again, then a worker is killed: every action has the right rows."""
     frame = session.range(0, ROWS, 1, 4).select((sql.col("id") % 1000).alias("k"), "id")

@@ -137,6 +137,7 @@ def test_errors_without_a_function_are_one_sentence(spark: Any) -> None:
     assert "Traceback" not in str(raised.value)
 
 
+@pytest.mark.thorough
 def test_every_session_has_it(spark: Any) -> None:
     """The first session, new ones, a clone of Spark's: pipelines of each, of two at once, and of the first again."""
     clone = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

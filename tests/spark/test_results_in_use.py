@@ -90,6 +90,7 @@ HOLDERS: dict[str, Callable[[Any, Any], tuple[object, Callable[[], int]]]] = {
 }
 
 
+@pytest.mark.thorough
 def test_what_is_referred_to_stays(spark: Any) -> None:
     """By a DataFrame, one made of it, the cache, an RDD, a self-join, a view: readable after all else has gone."""
     probe = SessionProbe(spark)

@@ -296,6 +296,7 @@ def test_query_says_what_it_holds_and_needs(spark: Any, tmp_path: Path) -> None:
     query.stop()
 
 
+@pytest.mark.thorough
 def test_jobs_beside_a_query_take_the_slots_that_it_leaves(spark: Any) -> None:
     """Planned for all slots they waited for those of the query, which it keeps, and failed; so did another query."""
     rate = penstock.readStream(spark).format("rate").option("rowsPerSecond", 10)

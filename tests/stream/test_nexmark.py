@@ -40,7 +40,7 @@ def run(number: int, folder: Path, kills: int) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("number", "kills"),
-    [*((number, 2) for number in some_of(KILLED, 2)), *((number, 0) for number in some_of(PLAIN, 2))],
+    [*((number, 2) for number in some_of(KILLED, 4)), *((number, 0) for number in some_of(PLAIN, 4))],
 )
 def test_the_answer_is_duckdbs(tmp_path: Path, tables: dict[str, pa.Table], number: int, kills: int) -> None:
     """Row for row; of rows that change the newest."""

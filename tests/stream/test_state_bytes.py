@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from effort import some_of
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.operators.aggregate_states import Aggregation
@@ -124,7 +125,7 @@ CASES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("kind", some_of(list(CASES), 4))
 def test_the_bytes_of_a_state_are_those_of_its_memory(kind: str) -> None:
     """No part of a state is left out, and none is counted twice."""
     given = list(pieces())
