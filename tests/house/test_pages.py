@@ -122,3 +122,11 @@ def test_users_read_the_words_that_they_know() -> None:
         for found in re.finditer(pattern, text)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["README", "docs/api", "docs/datasets", "docs/from-pyspark", "docs/tutorial"])
+def test_a_page_says_at_once_what_a_stream_is(name: str) -> None:
+    """To users of Spark and Flink a stream has no end, and ours may have one."""
+    begin = "\n".join((ROOT / f"{name}.md").read_text().splitlines()[:10])
+    assert "*stream*" in begin
+    assert "DataFrame" in begin

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @suggests_arguments
 class Stream:
-    """Rows on their way. Made by `penstock.fromDataFrame`, `penstock.readParquet` and by other streams.
+    """Rows on their way, as a DataFrame in PySpark: of a table, or without an end. Other streams and readers make it.
 
     `branches` are the steps it ends in, `session` is the Spark session of its sources, or None.
     """
