@@ -27,9 +27,9 @@ Figures are taken when a heartbeat is due, twice a second, or when somebody asks
 - **Labels**: `job` is the job's id, `stage` its number. `penstock_stage_info` has the name of each stage, the one in
   `explain`, in `lastProgress` and in the logs: join on `job` and `stage`.
 - A restarted task counts from zero again, which `rate` expects. A job that is over has no series any more: its
-  result has its figures, and so has its event log.
+  result has its metrics, and so has its event log.
 - **A shuffle service** counts in the metric group of its task and declares names, units and help in its attribute
-  `metrics` ([plug-in](plug-in.md)). Other figures of it are `penstock_task_service_figure`.
+  `metrics` ([plug-in](plug-in.md)). Other metrics of it are `penstock_task_service_figure`.
 - Keys of rows are in `lastProgress` where one is hot, and never in a metric.
 
 ## OpenTelemetry
@@ -42,10 +42,10 @@ attributes.
 
 With `spark.penstock.observe.eventLog` each job writes a file in that folder of the driver's host, named after the
 application and the job: one JSON object a line, with `seq`, `at`, `job` and `event`. The events are `job_submitted`
-with stages and edges, each `trace` entry, each `checkpoint` with the figures of its tasks, `progress` with what holds
-the job back, every second and later every ten, now and then the `profile` of functions, at the end the last figures
+with stages and edges, each `trace` entry, each `checkpoint` with the metrics of its tasks, `progress` with what holds
+the job back, every second and later every ten, now and then the `profile` of functions, at the end the last metrics
 and the place of each `subtask`, and `job_ended` with the error; after it `result_read` each time that the result was
-read. `penstock replay FILE` shows a finished job out of its log: its stages, their figures, and
+read. `penstock replay FILE` shows a finished job out of its log: its stages, their metrics, and
 the stage that bounded its time; `--json` has all of it. A disk that is full or slow costs events, with a warning, and
 no job. Keys of rows are in no event.
 
@@ -56,7 +56,7 @@ otherwise with `metricsHost`.
 
 ## Names
 
-A figure that is not known is left out. `peer` is Flink's name for it.
+A metric that is not known is left out. `peer` is Flink's name for it.
 """
 
 
