@@ -41,7 +41,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     except KeyboardInterrupt:
         print("penstock: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has enough of it, as `head` has
+    except BrokenPipeError:  # the reader of the output has enough of it, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except PenstockError as error:
@@ -203,7 +203,7 @@ def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
     inspect.add_argument("--groups", action="store_true", help="also the spread over key groups: reads all state")
     delete.add_argument("--checkpoint", type=int, metavar="NUMBER", action="append", help="only this one (all)")
     delete.add_argument("--yes", action="store_true", help="delete them, do not only say what would go")
-    delete.add_argument("--force", action="store_true", help="no query runs there, though nobody can tell")
+    delete.add_argument("--force", action="store_true", help="no query runs there, though that can't be told")
 
 
 def _doctor(options: argparse.Namespace) -> int:

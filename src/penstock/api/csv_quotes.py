@@ -2,7 +2,7 @@
 r"""The quoting of CSV fields; it rewrites lines so that Arrow's reader finds in them the fields that Spark's does.
 
 Arrow knows doubled quotes. Spark writes and reads a quote within a quoted field with an escape, a backslash unless it
-is told otherwise; there a doubled one is none, but here it is one too as long as nobody names the escape. Escaped
+is told otherwise; there a doubled one is none, but here it is one too as long as no option names the escape. Escaped
 quotes are doubled. A line whose quotes do not close or open where fields do is strange: Arrow would read on to the
 next quote, over any number of lines. Such a line is read here, as Spark reads it, sign by sign, and quoted anew.
 
@@ -43,7 +43,7 @@ class Quoting:
 
 
 def quoting(separator: object, quote: object, escape: object, verb: str) -> Quoting:
-    """The signs that somebody gave; raises SettingError for what is no single sign."""
+    """The signs that were given; raises SettingError for what is no single sign."""
     if not (isinstance(separator, str) and len(separator) == 1):
         raise SettingError(f"{verb}: sep must be one character, not {separator!r}")
     if not (isinstance(quote, str) and len(quote) < 2 and quote.isascii()):

@@ -3,7 +3,7 @@
 
 On a local file system the files that the job named go into a second folder, which is then renamed to the target in
 one step, or with `overwrite` changes names with the old one. So a driver that is killed leaves the old folder or the
-new one, and a task that outlives its job writes where nobody reads. Files and names are on the disk before that step.
+new one, and a task that outlives its job writes where none reads. Files and names are on the disk before that step.
 On any other file system the files are moved one by one and taken out again should a move fail, so a reader may see
 some of them before all are there; `_SUCCESS` is written last and says that all are, and that what `overwrite`
 replaces is gone. Files of a job that failed or was cancelled are removed with the staging folder.
@@ -333,7 +333,7 @@ def _check_schema(schema: pa.Schema, case_sensitive: bool = True) -> None:
     twice = [name for name, found in zip(schema.names, names, strict=True) if names.count(found) > 1]
     if twice:
         raise SchemaError(
-            f"writeParquet: columns {', '.join(map(repr, twice))} have one name, so nobody could read them again:"
+            f"writeParquet: columns {', '.join(map(repr, twice))} have one name, so no reader could tell them apart:"
             " rename them with mapInArrow, or, where they differ in case, set spark.sql.caseSensitive=true"
         )
     try:

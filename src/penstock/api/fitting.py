@@ -114,7 +114,7 @@ def _crowded_text(graph: JobGraph, region: Region, slots: int) -> str:
 
 
 def with_open_parallelism(graph: JobGraph, vertices: list[PlannedVertex], subpartitions: int) -> JobGraph:
-    """Vertices whose parallelism is chosen from the bytes they will read: nobody asked for one, all inputs wait."""
+    """Vertices whose parallelism is chosen from the bytes they will read: none was asked for, all inputs wait."""
     bound = {number for region in regions(graph) if region.at_once for number in region.vertices}
     for edge in graph.edges:
         # A reader of a hybrid exchange may start before there are bytes to choose by.

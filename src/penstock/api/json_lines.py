@@ -165,7 +165,7 @@ class _JsonReader:
         return _text(kept).encode()
 
     def _fitting(self, value: Any, kind: pa.DataType, line: str) -> tuple[Any, bool]:
-        """The part of a value that Spark would keep, and whether it is all; pa.ArrowInvalid if nobody knows."""
+        """The part of a value that Spark would keep, and whether it is all; pa.ArrowInvalid where that is unknown."""
         if value is None:
             return None, True
         if pt.is_struct(kind):

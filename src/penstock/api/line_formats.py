@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of text as rows, and the columns that lines of CSV and JSON have where nobody declares them.
+"""Lines of text as rows, and the columns that lines of CSV and JSON have where no schema declares them.
 
 Bytes that are no UTF-8 become U+FFFD, as in Spark. Columns are found in the first lines only, where Spark looks at
 all; so a later line that does not fit a type which was found ends the job, whatever the reader's mode.

@@ -158,7 +158,7 @@ class ParquetSource:
     def _with_folders(self, batch: pa.RecordBatch, file: int, wanted: pa.Schema) -> pa.RecordBatch:
         """The rows with the columns that the names of the file's folders hold."""
         folders, rows = self.files.folders, batch.num_rows
-        assert folders is not None  # noqa: S101 - whoever calls has looked
+        assert folders is not None  # noqa: S101 - the caller has looked
         own = folders.schema.names
         arrays = [
             constant(folders.column(name), file, rows) if name in own else batch.column(name) for name in wanted.names
@@ -225,7 +225,7 @@ def chosen_columns(
 
 
 def shares(row_groups: Sequence[RowGroup], parallelism: int) -> list[list[RowGroup]]:
-    """The row groups of each subtask: the largest first to whoever has least; in file order within a subtask."""
+    """The row groups of each subtask: the largest first to the one that has least; in file order within one."""
     loads = [(0, subtask) for subtask in range(parallelism)]
     result: list[list[RowGroup]] = [[] for _ in range(parallelism)]
     for group in sorted(row_groups, key=lambda item: (-item.bytes, item.file, item.number)):

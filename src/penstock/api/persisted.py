@@ -136,7 +136,7 @@ def unpersist_steps(branches: tuple[Step, ...], runtime: SparkRuntime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PersistedReading:
-    """Plans pipelines over what is persisted of them, for one action. `user` is whoever asked for it."""
+    """Plans pipelines over what is persisted of them, for one action. `user` is the thread that asked for it."""
 
     runtime: SparkRuntime
     settings: Settings

@@ -38,7 +38,7 @@ class Plan:
 
     @property
     def parts(self) -> tuple[JobGraph, dict[int, Any]]:
-        """Both, as whoever runs it takes them."""
+        """Both, as the runtime takes them."""
         return self.graph, dict(self.dataframes)
 
 
@@ -54,7 +54,7 @@ def plan_job(
     """The job that makes these results; its output is the job's result if it is to `keep` it, else dropped.
 
     With `persist` it stays until it is released by name. `buffers` are the network buffers of all environments
-    together; None where nobody knows. Raises PlanError for what cannot run, by the names of the stages, and
+    together; None where that is not known. Raises PlanError for what cannot run, by the names of the stages, and
     SettingError for what a shuffle service can't carry.
     """
     builder = PlanBuilder(settings)
@@ -89,7 +89,7 @@ def plan_query(
     """The job of a streaming query, whose tasks run all at once over pipelined exchanges.
 
     An exchange has another kind only where the stream asked for it, which is the caller's to refuse. All tasks share
-    these `cores`: a stage has no more tasks than that, unless somebody says how many. Rows in smaller batches cost
+    these `cores`: a stage has no more tasks than that, unless an argument says how many. Rows in smaller batches cost
     more, and no core is left that could take them. With `tasks` each stage that may have any number has so many.
     """
     builder = PlanBuilder(replace(settings, shuffle=replace(settings.shuffle, mode=AUTO)), is_query=True)

@@ -134,7 +134,7 @@ class PlanBuilder:
         return len(known) == len(sizes) and sum(known) < FEW_BYTES
 
     def may_be_wider(self, vertex: JobVertex, slots: int) -> bool:
-        """Tell whether nobody set this stage's number of tasks, and it has less than half of those it could have."""
+        """Tell whether no argument set this stage's number of tasks, and it has less than half of those possible."""
         made = self.vertices[vertex.id]
         leader = self.vertices[made.leader]
         most = slots if leader.limit is None else min(slots, leader.limit)

@@ -125,7 +125,7 @@ def _both(one: Expression, other: Expression) -> Expression:
 
 
 def _pruned(chain: list[OperatorStep], operators: list[Operator | None]) -> tuple[set[str], list[Operator | None]]:
-    """The columns that are needed of the source, and the operators without columns that nobody after them needs."""
+    """The columns that are needed of the source, and the operators without columns that none after them needs."""
     needed = set(chain[-1].schema.names)
     pruned: list[Operator | None] = []
     for operator in reversed(operators):

@@ -134,7 +134,7 @@ def readKafka(spark: SparkSession, options: Mapping[str, Any], *, numPartitions:
 def readPersisted(spark: SparkSession, name: str, service: str = "external") -> Stream:
     """A stream of the rows that an application of this user has persisted under a name.
 
-    They stay until nobody has read them for the lease of the service. Raises PlanError where it has none.
+    They stay until no application has read them for the lease of the service. Raises PlanError where it has none.
     """
     from penstock.spark.datasets import HeldResult
     from penstock.spark.runtime import SparkRuntime

@@ -71,7 +71,7 @@ def iterator_function_argument(function: object, verb: str) -> Callable[..., Any
 
 
 def _fits(function: Callable[..., object], arguments: tuple[object, ...], problem: str) -> None:
-    """Raise TypeError where a function can't take these arguments; of some that are no Python nobody knows."""
+    """Raise TypeError where a function can't take these arguments; of some that are no Python it is not known."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -101,7 +101,7 @@ def _refuse_other(processor: Any, verb: str) -> None:
 
 
 def _has_shared(stream: Any, processor: Any, verb: str) -> bool:
-    """Tell whether there is a second stream; raises TypeError where it is none, or nobody handles its rows."""
+    """Tell whether there is a second stream; raises TypeError where it is none, or its rows have no handler."""
     if stream is None:
         return False
     if not (hasattr(stream, "union") and hasattr(stream, "branches")):

@@ -380,7 +380,7 @@ class Stream:
         """Keep the rows once an action has made them, for all later ones until `unpersist`; gives this stream.
 
         With a `name` a `service` that can, `external` or `remote`, keeps them longer than this application: later
-        ones of the same user read them by `penstock.readPersisted`, until nobody has read them for the service's
+        ones of the same user read them by `penstock.readPersisted`, until none has read them for the service's
         lease. Rows that the user had under that name go. Nothing runs here. See `penstock.datasets` for what is kept.
         """
         refuse_stream(self.branches, "persist")

@@ -46,7 +46,7 @@ def joined_streams(
 
 
 def _check_outer(left: KeyedStream, right: KeyedStream, how: str, *, is_possible: bool) -> None:
-    """Raise PlanError where nobody can say that a row will meet nothing."""
+    """Raise PlanError where no watermark can say that a row will meet nothing."""
     if not is_possible or how not in ("left", "right", "full"):
         raise PlanError(
             f"join: how={how!r} of a stream without an end is not there: a row that meets nothing now may meet "

@@ -32,7 +32,7 @@ def webPage(spark: SparkSession) -> WebPage:
 def performanceReport(spark: SparkSession, path: str | Path) -> Iterator[None]:
     """Write all jobs that run in a `with` block, of this session and others of its application, as one HTML file.
 
-    The file can be sent to somebody: it needs nothing else. It is written also where the block raises; a place that
+    The file can be sent to others: it needs nothing else. It is written also where the block raises; a place that
     takes no file is refused before the block begins. No row is in it, but names of columns and files, and errors of
     functions, may be.
     """

@@ -47,7 +47,7 @@ class WrittenFile:
 
 
 def require_writer(stream: WritableStream, verb: str) -> None:
-    """Refuse a stream without an end, and one that nobody can run."""
+    """Refuse a stream without an end, and one that has no session to run it."""
     refuse_stream(stream.branches, verb)
     if stream.session is None:
         raise SettingError(f"{verb} needs a Spark session, and this stream's sources have none")

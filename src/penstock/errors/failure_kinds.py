@@ -13,10 +13,10 @@ class FailureKind(StrEnum):
     """
 
     CAUSE = "cause"
-    """The task's own: its code or its data, or what nobody has foreseen. Tried again as often as the settings allow
+    """The task's own: its code or its data, or what was not foreseen. Tried again as often as the settings allow
     errors of users' code."""
     CONSEQUENCE = "consequence"
-    """Something else went wrong first, and will be told by somebody else."""
+    """Something else went wrong first, and another task will tell of it."""
     HOST = "host"
     """The host lacks something or has damaged it, or what a query reads and writes has failed. No fault of the user's
     code: tried again like any loss, on another host if there is one."""

@@ -28,7 +28,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     ├── EnvironmentLostError    the environment process or the connection to it is gone
     ├── ControlError            the JobMaster could not be reached or did not answer in time
     ├── TaskCancelledError      this task was told to stop
-    │   └── NotWantedError      ... because nobody wants its rows any more: it ends well
+    │   └── NotWantedError      ... because no reader wants its rows any more: it ends well
     └── JobError                the job failed; carries the user's traceback where there is one
         └── JobCancelledError
 """
@@ -124,7 +124,7 @@ class DamagedFrameError(ProtocolError, ConnectionError):
 
 
 class IllegalTransitionError(ProtocolError):
-    """An event that has no place in an object's state: whoever caused it does not keep to the order of things."""
+    """An event that has no place in an object's state: the caller does not keep to the order of its states."""
 
     failure = FailureKind.CAUSE
 
@@ -166,7 +166,7 @@ class QuotaError(PenstockError):
 class OutsideError(PenstockError):
     """A source, a sink or the checkpoint location of a query failed: its disk, its mount, its network.
 
-    The query begins anew, with a growing wait. Sources and sinks of users may raise it too.
+    The query restarts, with a growing wait. Sources and sinks of users may raise it too.
     """
 
     failure = FailureKind.HOST

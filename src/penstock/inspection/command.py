@@ -93,7 +93,7 @@ def inspect_checkpoints(location: str, wanted: Inspected, *, json: bool = False)
 class Doomed:
     """The numbers of the checkpoints to be deleted; none: all of a location, or a savepoint.
 
-    `is_sure`: delete them, and do not only say what would go. `is_forced`: nobody runs there, though it looks so.
+    `is_sure`: delete them, and do not only say what would go. `is_forced`: no query runs there, though it looks so.
     """
 
     numbers: Sequence[int] = ()

@@ -211,7 +211,7 @@ class StreamingSettings:
 
     `checkpoint_location` is a folder of any file system that all hosts reach, one for each query; without one a query
     has a temporary folder, and no later query goes on from it. A checkpoint is taken every `checkpoint_interval` (0:
-    only when somebody asks), given up after `checkpoint_timeout`, and begun no sooner than `min_pause` after the end
+    only when a caller asks), given up after `checkpoint_timeout`, and begun no sooner than `min_pause` after the end
     of the last one; `max_concurrent_checkpoints` may be under way. `tolerable_failed_checkpoints` may fail in a row
     before the query does. `retained_checkpoints` are kept. `consistency` is `exactly_once` or `at_least_once`. With
     `recovery` `exact` all tasks go on from the last checkpoint after a failure; with `approximate`, which needs
@@ -304,7 +304,7 @@ class AccessSettings:
 class ObserveSettings:
     """The display, the metrics, the page. `progress` draws running jobs, on a terminal or below a notebook's cell.
 
-    If nobody sets it, it is off where `spark.ui.showConsoleProgress` is set to false.
+    Left out, it is off where `spark.ui.showConsoleProgress` is set to false.
 
     With `keep_output` each host keeps what functions print, and the logs of its environments, after the application's
     end: `penstock logs` shows them there.

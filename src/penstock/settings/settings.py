@@ -90,7 +90,7 @@ class Settings:
         return conf
 
     def told(self) -> dict[str, str]:
-        """Those that are not as they are by default, for whoever looks at a job; secrets are none of them."""
+        """Those that are not as they are by default, for displays of a job; secrets are none of them."""
         usual, hidden = type(self)().to_conf(), set()
         for concern in fields(self):
             shown = fields(getattr(self, concern.name))

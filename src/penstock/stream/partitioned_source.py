@@ -72,7 +72,7 @@ class PartitionedRows(Protocol):
 
         The rows may have `beginning()`, the offset of a partition that a query does not know: positions have it from
         the start, also where nothing was read. The iterator may have `close()`, and `completed(offset)`: a checkpoint
-        at this offset is complete, so rows in front of it are not asked for again. It hears both after its end, too.
+        at this offset is complete, so rows before it are not asked for again. It hears both after its end, too.
         """
 
 

@@ -9,7 +9,7 @@ complete checkpoints and no others, each once, whatever is killed in between:
 - One that dies after that has written down what is to be published, and the next attempt publishes it: once more,
   if need be, which must change nothing.
 
-Errors of a writer that are the world's (see `outside`) begin the query anew; all others are bugs.
+Errors of a writer that are the world's (see `outside`) restart the query; all others are bugs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SinkWriter(Protocol):
 class StreamSink(Protocol):
     """A sink before it is opened; picklable.
 
-    It may have `writing`, an operator for a stage of any number of tasks in front of it: the sink then has one task,
+    It may have `writing`, an operator for a stage of any number of tasks before it: the sink then has one task,
     which takes what that gives (`commit_sink`). And it may have four methods more:
 
     - `owned(owner)`: the same sink for one attempt of its tasks. Texts of later attempts, those of other drivers too,

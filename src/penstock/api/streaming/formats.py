@@ -30,7 +30,7 @@ from penstock.stream.sources import StreamSource
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """The wish of somebody who called `readStream`."""
+    """The wish of a caller of `readStream`."""
 
     path: str | None
     schema: pa.Schema | None

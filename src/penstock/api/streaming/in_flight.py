@@ -5,7 +5,7 @@ Rows in flight lie in the segments of the exchanges that barriers may overtake: 
 several hosts also at the receiver. Beside these a task holds the slice that it reads, what its step gave and has no
 room yet, and a message for each of its channels. A step is counted as the rows it may take, or `STEP_BYTES` where
 these have no fixed width: what a function of yours makes of them in one call has no bound. Rows in flight of the
-checkpoint that an attempt began with come on top, as long as nobody has read them: the job's progress says how many.
+checkpoint that an attempt began with come on top, as long as no task has read them: the job's progress says how many.
 """
 
 from __future__ import annotations

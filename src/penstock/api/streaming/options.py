@@ -25,7 +25,7 @@ assert len(QUERY_OPTIONS) == len(fields(StreamingSettings))  # noqa: S101 - each
 
 
 class Options:
-    """The options that somebody gave to one reader or writer."""
+    """The options that a user gave to one reader or writer."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -39,7 +39,7 @@ class Options:
         self._given[name.lower()] = (name, text)
 
     def refuse_others(self, what: str, known: Collection[str]) -> None:
-        """Raise SettingError for one that nobody reads."""
+        """Raise SettingError for one that no part reads."""
         names = {name.lower(): name for name in known}
         for key, (name, _) in self._given.items():
             if key not in names:

@@ -22,7 +22,7 @@ def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:
 def one_spelling(location: str) -> str:
     """The path or URI of a checkpointLocation, or of a table: it tells queries apart, and processes understand it.
 
-    One that can't be reached stays as it is: whoever opens it says why.
+    One that can't be reached stays as it is: the open that fails says why.
     """
     if not is_uri(location):
         return path_here(location)

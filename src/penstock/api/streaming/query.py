@@ -73,7 +73,7 @@ class StartedQuery:
     tell: Callable[[str, Mapping[str, Any]], None] = lambda _, __: None
     """Tells the listeners of an event."""
     showing: Callable[[Callable[[], ProgressSnapshot]], AbstractContextManager[None]] = lambda _: nullcontext()
-    """Shows the query's frames while somebody waits for its end."""
+    """Shows the query's frames while a caller waits for its end."""
     save: Save = lambda _, __: 0
     """Writes a savepoint."""
     logs: Callable[[int], dict[str, str]] = lambda _: {}
@@ -97,7 +97,7 @@ class StreamingQuery:
         self._checkpoints: list[dict[str, Any]] = []
         self._begin()
         self._restored = 0
-        """Bytes of the rows in flight with which it began, or began anew."""
+        """Bytes of the rows in flight with which it began, or restarted."""
         streaming = started.graph.streaming
         self._is_bounded = streaming is not None and streaming.available_now
         self._late, self._warned = 0, False
@@ -120,7 +120,7 @@ class StreamingQuery:
         self._starting = sum(self.tasks)
         """So many tasks do not run yet, or not again."""
         self._restarts = (0, "")
-        """The number of times it began anew, and the last reason."""
+        """The number of times it restarted, and the last reason."""
 
     @property
     def id(self) -> str:
@@ -199,7 +199,7 @@ class StreamingQuery:
 
     @property
     def recentCheckpoints(self) -> list[dict[str, Any]]:
-        """The last ten checkpoints that are complete or failed, oldest first, with the figures of each task."""
+        """The last ten checkpoints that are complete or failed, oldest first, with the metrics of each task."""
         with suppress(ControlError):  # where the JobMaster does not answer, those that were seen last
             progress = self._started.handle.progress() if self.isActive else None
             if progress is not None:

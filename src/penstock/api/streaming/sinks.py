@@ -48,7 +48,7 @@ _OF_EPOCHS = ("epochColumn", KEY_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class SinkRequest:
-    """The wish of somebody who called `writeStream`. `query` is an id that stays the same over all runs of the query.
+    """The wish of a caller of `writeStream`. `query` is an id that stays the same over all runs of the query.
 
     `is_kept`: a later run may go on from this one. `groups`: the columns that name the rows of a result that is to be
     whole with each checkpoint; None where it is not.
@@ -272,9 +272,9 @@ def _folder(request: SinkRequest) -> str:
 
 
 def private_folder(folder: Path) -> Path:
-    """A folder that only this user can use; raises PlanError for one in its place that somebody else has made.
+    """A folder that only this user can use; raises PlanError for one in its place that another user has made.
 
-    Its name can be foretold, and whoever may write into the temporary folder could have put it there.
+    Its name can be foretold, and every user who may write into the temporary folder could have put it there.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -3,7 +3,7 @@
 
 The tasks write what they write in `update`, of each group the last row of an epoch. The driver holds the newest row
 of each group, for `memory` to show and `console` to print. A Delta table is merged by the groups' columns: it has all
-of them in each version, and nobody holds them.
+of them in each version, and no task holds them.
 
 Limits: a result of more than `completeRows` groups ends the query where the driver holds it. As with any reader of
 the files, a look while a checkpoint is being published may have some groups of it and not others yet.
@@ -57,7 +57,7 @@ def group_columns(branches: tuple[Step, ...]) -> tuple[str, ...]:
         raise PlanError(
             "outputMode('complete') needs an aggregation by keys as the last step, select and withColumn apart"
             " (PySpark's STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION where there is none): say outputMode('update'),"
-            " or filter, join and group by windows in whoever reads the result"
+            " or filter, join and group by windows in the program that reads the result"
         )
     given = {before: name for name, before in names.items()}
     missing = [key for key in step.operator.keys if key not in given]

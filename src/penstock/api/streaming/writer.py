@@ -87,7 +87,7 @@ class StreamWriter(TakesOptions):
 
         `complete`: all groups of an aggregation by keys, with each checkpoint; of `memory`, `console` and `delta`.
 
-        Left out it is what the query can do: `append` for windows behind a watermark, `update` for any other
+        Left out it is what the query can do: `append` for windows with a watermark, `update` for any other
         aggregation, else the two are the same. An aggregation by keys alone in `append` is refused at `start`, as its
         rows change as long as the query runs.
         """
@@ -323,7 +323,7 @@ def query_graph(
 ) -> JobGraph:
     """The job of a query, checked; raises PlanError for what can't run as one.
 
-    If nobody says how many tasks there are, one slot is left to whoever looks at the rows that the query writes, and
+    If no argument says how many tasks there are, one slot is left to jobs that read what the query writes, and
     a stage has no more of them than these `cores`, which all tasks share. `is_kept`: a later run may go on from its
     checkpoints. With a number of `tasks` each stage that may have any number has that one.
     """
@@ -360,7 +360,7 @@ def _pinned(graph: JobGraph, options: StreamingOptions) -> JobGraph:
 
 
 def _removing(location: str, hooks: QueryHooks) -> QueryHooks:
-    """A query that nobody can go on with leaves no checkpoints."""
+    """A query that no later run can go on with leaves no checkpoints."""
 
     def ended() -> None:
         hooks.ended()
