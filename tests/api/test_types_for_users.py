@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def program(spark: SparkSession, df: DataFrame) -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="pyright runs on Node.js, and there is none")
+@pytest.mark.skipif(find_spec("pyright") is None, reason="an environment without the tools of development")
 def test_pyright_reads_programs_as_python_does(tmp_path: Path) -> None:
     """The examples of the reference are right; of the others each line that says so is wrong, and none besides."""
     wrong = tmp_path / "wrong.py"

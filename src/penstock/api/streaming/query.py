@@ -146,8 +146,8 @@ class StreamingQuery:
     def mostInFlightBytes(self) -> int:
         """The bytes of rows in flight that a checkpoint holds at most, about; 0 where barriers overtake none.
 
-        That is what its exchanges can hold, and the rows in flight of the checkpoint with which it began, or began
-        anew: it grows with a restart. A function that makes many rows of few in one call is not in it.
+        That is what its exchanges can hold, and the rows in flight of the checkpoint with which it began, or
+        restarted: it grows with a restart. A function that makes many rows of few in one call is not in it.
         """
         return self._started.most_in_flight + self._restored if self._started.most_in_flight else 0
 
