@@ -63,7 +63,7 @@ class _Worker(Generic[S]):
                 self._item.cancel()
             await asyncio.wait({future})
             if not future.cancelled():
-                future.exception()  # what it ended with is nobody's any more
+                future.exception()  # no caller waits for what it ended with
             await self.close()
             raise
 
@@ -257,7 +257,7 @@ def join_async(access: ClientAccess) -> AsyncShuffleClient:
 
 
 def _close_unused(made: concurrent.futures.Future[ShuffleClient]) -> None:
-    """Close a client that was connected when nobody waited for it any more."""
+    """Close a client that was connected when no caller waited for it any more."""
     if not made.cancelled() and made.exception() is None:
         made.result().close()
 

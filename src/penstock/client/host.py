@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host of one writer or reader of a client, where the engine has that of a task: its one wait, and nothing else.
 
-There is no environment process, so no data plane and nobody to ask. Any thread may wake or cancel; only one at a time
+There is no environment process, so no data plane and none to ask. Any thread may wake or cancel; only one at a time
 waits, and that is the one that reads or writes.
 """
 
@@ -29,12 +29,12 @@ class ClientHost:
         self._cause = ""
 
     def cancel(self, cause: str) -> None:
-        """Have whoever reads or writes stop with TaskCancelledError. Any thread."""
+        """Have the reader or writer stop with TaskCancelledError. Any thread."""
         self._cause = cause
         self._wake()
 
     def close(self) -> None:
-        """Give the descriptor back; idempotent. A later wake reaches nobody."""
+        """Give the descriptor back; idempotent. A later wake has no effect."""
         self._watches.close()
 
     def check_cancelled(self) -> None:
@@ -76,7 +76,7 @@ class ClientHost:
         raise ControlError(f"{request.METHOD}: a client has no environment process")
 
     def hand_in(self, request: Request[Any]) -> None:
-        """There is nobody who would miss it."""
+        """No process would miss it."""
 
     def data_plane(self) -> HostDataPlane:
         """Raise ControlError."""

@@ -50,7 +50,7 @@ class KeepingMaster(ShuffleMaster, ClientMaster, NamedResults, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _ClientJob:
-    """The job of one part, for the master. Nobody here makes again what is lost: readers hear of it."""
+    """The job of one part, for the master. What is lost is not recomputed here: readers hear of it."""
 
     job: str
 

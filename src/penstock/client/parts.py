@@ -19,7 +19,7 @@ from penstock.shuffle import ShuffleDescriptor
 class Part:
     """A partition that is complete: how it is found, its schema as IPC bytes, and how many subpartitions it has.
 
-    `rows` and `bytes` (of payload, as stored) are those of each subpartition; empty where nobody has counted.
+    `rows` and `bytes` (of payload, as stored) are those of each subpartition; empty where they were not counted.
     """
 
     descriptor: ShuffleDescriptor = field(repr=False)

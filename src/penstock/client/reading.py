@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading: the batches of a subpartition of some parts, each checked, and the sums of each part compared at its end.
 
-A part is complete when somebody has it, so a reader waits for the service alone. It fetches ahead no more than a
+A part is complete when a client has it, so a reader waits for the service alone. It fetches ahead no more than a
 window, and holds its connections until it is at the end or closed. All calls come from one thread at a time; `cancel`
 from any.
 """

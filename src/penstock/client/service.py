@@ -110,8 +110,8 @@ def connect(
     `address` is the path of this host's socket of `external`, or `host:port` of the manager of `remote`. `key` is the
     line that `penstock key USER` printed, or the Path of a file with it: `remote` alone wants one. `application` is a
     name by which other clients of the user at `remote` share it, and its parts. `conf` has settings of the same keys
-    as a Spark session's. Raises SettingError, AuthenticationError, NoStorageError or ControlError where nobody is
-    there, VersionError where another protocol is spoken there.
+    as a Spark session's. Raises SettingError, AuthenticationError, NoStorageError or ControlError where no service
+    is there, VersionError where another protocol is spoken there.
     """
     return ShuffleClient(Membership(access_to(address, user, key, application, conf), owns=True))
 

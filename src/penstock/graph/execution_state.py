@@ -66,7 +66,7 @@ def _transitions() -> dict[tuple[ExecutionState, ExecutionEvent], ExecutionState
         (state.DEPLOYING, event.FINISH): state.FINISHED,
         (state.INITIALIZING, event.FINISH): state.FINISHED,
         (state.RUNNING, event.FINISH): state.FINISHED,
-        # Nothing runs yet, so there is nobody to wait for.
+        # Nothing runs yet, so there is no task to wait for.
         (state.CREATED, event.CANCEL): state.CANCELED,
         (state.SCHEDULED, event.CANCEL): state.CANCELED,
         (state.DEPLOYING, event.CANCEL): state.CANCELING,

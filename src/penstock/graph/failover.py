@@ -166,8 +166,8 @@ class _Restart:
 
     def after(self, failed: Iterable[Place]) -> frozenset[Place]:
         """Everything that follows from these."""
-        # A caller who says that a subtask failed knows that there was an attempt, so nobody is asked whether it
-        # started.
+        # A caller who says that a subtask failed knows that there was an attempt, so the state is not asked
+        # whether it started.
         self._found.update(failed)
         self._waiting.extend(self._found)
         while self._waiting:

@@ -226,7 +226,7 @@ class JobGraph:
     def keeper(self) -> KeptBy:
         """As `kept_by`, of a graph that has a result; raises PlanError where it was left out."""
         if self.kept_by is None:
-            raise PlanError(f"job {self.name} has a result, and nobody says which shuffle service keeps it")
+            raise PlanError(f"job {self.name} has a result, and nothing says which shuffle service keeps it")
         return self.kept_by
 
     def with_vertex(self, vertex: JobVertex) -> JobGraph:

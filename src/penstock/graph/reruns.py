@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of a finished job, made fit to run once more for readers that hold the slots. Pure.
 
-Tasks that wait for a lost partition work for the job that makes it again, and nobody knows how many they are. So no
+Tasks that wait for a lost partition work for the job that recomputes it, and their number is not known. So no
 stage of it may need slots at the same time: every exchange whose producer would wait for its readers is stored, if
 its service can do that.
 Choices of the first run stay, so partitions keep their number and their meaning.

@@ -135,7 +135,7 @@ def _refuse_other_partitions(saved: SavedParts, uid: str, now: SourceReads, wher
     if new and finished:
         raise PlanError(
             f"{where}: {now.what} has the new partition {new[0]!r}, and tasks of it had read all of their rows, so "
-            "nobody would read it: give the query another checkpointLocation"
+            "no task would read it: give the query another checkpointLocation"
         )
 
 

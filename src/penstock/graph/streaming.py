@@ -29,7 +29,7 @@ class StreamingOptions:
     """A streaming query: its vertices run all at once, and what fails goes on from its last checkpoint. Seconds.
 
     `query` is the id that it keeps over restarts and drivers. `location` is a URI, or a path that all hosts share.
-    `interval` None: checkpoints only when somebody asks, and one at the end. `tolerable_failures` is how many
+    `interval` None: checkpoints only when a caller asks, and one at the end. `tolerable_failures` is how many
     checkpoints may fail one after the other; `max_parallelism` the number of key groups. With `unaligned` barriers
     overtake rows, once a checkpoint has been aligned for `aligned_timeout`, and `persist_in_flight` says when these
     rows are written (AT_CHECKPOINT or CONTINUOUS), as it does with APPROXIMATE; `recover_without_in_flight` drops the
@@ -89,7 +89,7 @@ class StreamDeployment:
     handle that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has
     changed. `is_finished`: it had handled all of its data in that checkpoint. `widths` are the stages' numbers of
     tasks in it, by uid; where they have changed, or rows are logged, `restored` also holds the parts of the stages in
-    front, for their rows in flight. `drops_in_flight`: those are lost, as somebody chose. `behind` is the newest
+    front, for their rows in flight. `drops_in_flight`: those are lost, as the user chose. `behind` is the newest
     checkpoint that was begun before this attempt. `goes_on`: tasks that run have taken part in the checkpoint, so its
     positions are those of their rows.
     """

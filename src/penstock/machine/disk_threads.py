@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads of one disk, for an event loop: who waits for a disk waits for this one, and holds up nobody else.
+"""The threads of one disk, for an event loop: who waits for a disk waits for this one, and holds up no other.
 
 Rules: a call to the system that touches a disk (`open`, `mkdir`, `statvfs` too) has no deadline: a disk that hangs
 gives the thread back when it likes. So each disk has a few threads of its own, and says for how long the oldest call

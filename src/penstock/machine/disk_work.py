@@ -3,7 +3,7 @@
 
 A disk is named by the folder at which it is mounted, so that two folders on one disk are one. There is one ledger for
 a process, `DISKS`, as there is one clock: who reads or writes files notes it there, on any thread. Limits: what the
-kernel writes back later is nobody's time, and what it has in memory is read at once; libraries that open files
+kernel writes back later is no caller's time, and what it has in memory is read at once; libraries that open files
 themselves note nothing.
 """
 

@@ -34,7 +34,7 @@ def sync_folder(path: str | Path) -> None:
 
 
 def swapped(one: str | Path, other: str | Path) -> bool:
-    """Let two folders change names in one step that nobody sees half done; False where that is not possible."""
+    """Let two folders change names in one step that no process sees half done; False where that is not possible."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

@@ -39,7 +39,7 @@ def is_limited() -> bool:
 
 
 def memory_kills(groups: Sequence[Path] = (), machine: Path = _MACHINE_EVENTS) -> MemoryKills:
-    """How many there are now; one more than before says that somebody has been killed meanwhile.
+    """How many there are now; one more than before says that a process has been killed meanwhile.
 
     `groups` are the folders of control groups (this process's own), `machine` the kernel's file of events.
     """

@@ -2,7 +2,7 @@
 """The folders of one service: whose each is, by an id that all of them carry and the service's index has.
 
 Rules: the id is written once, and is on the disk before the folder is used. A service removes what its index names in
-a folder with its id, and nothing else: that a file is not in an index gives nobody leave, for the index may be
+a folder with its id, and nothing else: that a file is not in an index gives no process leave, for the index may be
 another one's, an old copy, or a new one in the place of a disk that is not mounted. A folder without an id, or with
 another one, is refused by name, and left as it is; the service goes on with the others, so no disk stops it. An id is
 given to a folder of a service that has begun by an operator's command alone (`--adopt`).

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How another process, of which this one is not the parent, has ended: its exit code or the signal that killed it.
 
-The kernel tells it to whoever holds a descriptor of the process, from Linux 6.15 on, when its parent has heard of it.
+The kernel tells it to holders of a descriptor of the process, from Linux 6.15 on, when its parent has heard of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def exit_code_of(descriptor: int) -> int:
     asked = bytearray(_INFO.pack(_EXIT, *([0] * 12), 0))
     try:
         fcntl.ioctl(descriptor, _GET_INFO, asked)
-    except OSError as error:  # an older kernel; or it has ended, and nobody has asked for its end yet
+    except OSError as error:  # an older kernel; or it has ended, and its parent has not asked for its end yet
         raise NotTold(later=False) from error
     told, *_, status = _INFO.unpack(asked)
     if not told & _EXIT:

@@ -2,10 +2,10 @@
 """Numbers that outlive their process: another one of the host reads them as they were when it was killed.
 
 They lie in memory without a name, which is gone when all who know it are. The writer changes a copy of its own, and
-`commit` makes all changes visible at once: whoever reads after the writer's death sees all of a commit or nothing.
+`commit` makes all changes visible at once: a reader after the writer's death sees all of a commit or nothing.
 The layout is `active slot, bytes of the names` (8 bytes each), the names by lines, and two slots of 8 bytes a number.
 
-Limits: numbers are signed, of 64 bits. Nobody may read while the writer lives and count on what belongs together.
+Limits: numbers are signed, of 64 bits. A reader while the writer lives can't count on what belongs together.
 """
 
 from __future__ import annotations
