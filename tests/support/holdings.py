@@ -8,10 +8,12 @@ a run on several processes has its own folder inside the run's and its own mark,
 Shared memory is a memfd, which descriptors and mappings show. Names in `/dev/shm` are everybody's: no code of ours
 makes one (`tests/house/test_busy_machines.py`), and nothing here looks at them.
 
-Tolerated, and why: the JVM that PySpark keeps until the interpreter ends, and multiprocessing's own helper
-processes, which it keeps on purpose; connections with that JVM, of which PySpark keeps one for each thread on either
-side; file descriptors that a library opens once per process (see `_ONCE` and `first_use`); the three standard
-descriptors, which pytest moves to and fro between a file of its own and where the output goes.
+Tolerated, and why: the JVM that PySpark keeps until the interpreter ends, and multiprocessing's own helper processes,
+which it keeps on purpose; connections with that JVM, of which PySpark keeps one for each thread on either side; an
+environment process in the place of one of its application that was there and is gone, as one that lost its lease on a
+busy machine: whoever has the cluster ends it, and is looked at; file descriptors that a library opens once per
+process (see `_ONCE` and `first_use`); the three standard descriptors, which pytest moves to and fro between a file of
+its own and where the output goes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -38,6 +41,7 @@ GRACE_SECONDS = 120.0
 
 _PROC = Path("/proc")
 _STANDARD = {"0", "1", "2"}
+_ENVIRONMENT = " penstock.environment "
 _KEPT_PROCESSES = re.compile(
     r"multiprocessing\.(resource_tracker|forkserver)|org\.apache\.spark\.deploy\.SparkSubmit"
 )
@@ -97,7 +101,8 @@ may be given again."""
 class Holdings:
     """The holdings of this run at one moment; each item is named so that a leak says what it is."""
 
-    processes: frozenset[int]
+    processes: Mapping[int, str]
+    """Their command lines, by number."""
     threads: frozenset[threading.Thread]
     descriptors: frozenset[str]
     mappings: int
@@ -110,13 +115,29 @@ class Holdings:
 
     def leaks_since(self, before: Holdings) -> list[str]:
         """The things that are here now and were not before."""
-        leaks = [f"process {_describe(pid)}" for pid in self.processes - before.processes]
+        leaks = [f"process {_describe(pid)}" for pid in self._new_processes(before)]
         leaks += [f"thread {thread.name}" for thread in self.threads - before.threads]
         leaks += [f"file descriptor {item}" for item in _unknown(self.descriptors - before.descriptors)]
         leaks += [f"rendezvous folder {item}" for item in self.rendezvous - before.rendezvous]
         if self.mappings > before.mappings:
             leaks.append(f"{self.mappings - before.mappings} mappings of a penstock memfd")
         return sorted(leaks)
+
+    def _new_processes(self, before: Holdings) -> list[int]:
+        """Those that were not there before, and are no environment in the place of one that was."""
+        gone = Counter(
+            command
+            for pid, command in before.processes.items()
+            if pid not in self.processes and _ENVIRONMENT in command
+        )
+        found = []
+        for pid in sorted(self.processes.keys() - before.processes.keys()):
+            command = self.processes[pid]
+            if gone[command]:
+                gone[command] -= 1
+            else:
+                found.append(pid)
+        return found
 
 
 _KEPT: set[str] = set()
@@ -227,9 +248,10 @@ def _address(end: Any) -> str:
     return f"{end.ip.removeprefix('::ffff:')}:{end.port}" if end else ""
 
 
-def processes() -> frozenset[int]:
-    """Our children, and all processes that carry the run's mark, wherever they were re-parented."""
-    return frozenset(pid for pid in descendants() if not _KEPT_PROCESSES.search(_command(_PROC / str(pid))))
+def processes() -> dict[int, str]:
+    """The commands of our children, and of all processes that carry the run's mark, wherever their parent is."""
+    found = {pid: _command(_PROC / str(pid)) for pid in descendants()}
+    return {pid: command for pid, command in found.items() if not _KEPT_PROCESSES.search(command)}
 
 
 def descendants() -> set[int]:

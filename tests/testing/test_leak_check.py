@@ -156,3 +156,28 @@ def test_the_list_of_processes_is_no_descriptor_of_a_test() -> None:
     found = open_descriptors()
     os.close(look)
     assert found == before
+
+
+OURS, OTHERS = "python -m penstock.environment app-1 ", "python -m penstock.environment app-2 "
+WORKER = "python -m pyspark.daemon "
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        ({10: OURS}, {11: OURS}, 0),
+        ({10: OURS}, {10: OURS, 11: OURS}, 1),
+        ({10: OURS}, {11: OURS, 12: OURS}, 1),
+        ({10: OURS}, {11: OTHERS}, 1),
+        ({10: OURS, 20: OTHERS}, {11: OURS, 21: OTHERS}, 0),
+        ({10: WORKER}, {11: WORKER}, 1),
+        ({10: OURS}, {}, 0),
+    ],
+    ids=["replaced", "beside it", "two for one", "of another application", "two", "a worker", "gone"],
+)
+def test_an_environment_in_the_place_of_another_is_not_left(
+    before: dict[int, str], after: dict[int, str], left: int
+) -> None:
+    """Tests that share a cluster find its environment replaced where it lost its lease; one more is a leak."""
+    then, now = (Holdings(each, frozenset(), frozenset(), 0, frozenset()) for each in (before, after))
+    assert len(now.leaks_since(then)) == left
