@@ -13,7 +13,7 @@ import html
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ class Case:
     odd_only: bool = False
     hot: bool = False
     shape: str = "chain"
+    memory: str = "256m"
+    """For groups and sorts; of what is more a task spills."""
 
     @property
     def seen(self) -> str:
@@ -113,7 +115,8 @@ CASES = [
     Case("the source's own stage", 0),
     Case("one slow subtask", 1, "slower than the others with as many rows", odd_only=True),
     Case("stage 2", 2),
-    Case("a sort that spills", -1, "MB to disk", shape="sort"),
+    Case("a sort that spills", -1, "MB to disk", shape="sort", memory="4k"),
+    Case("a sort", -1, shape="sort"),
     Case("a join", 2, shape="join"),
     Case("many stages", 4, shape="many"),
 ]
@@ -144,8 +147,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[ProcessCluster]:
     """One executor for all jobs of this file."""
-    conf = {"spark.penstock.observe.eventLog": str(folder), "spark.penstock.task.groupMemory": "4k"}
-    conf |= {"spark.penstock.observe.profile": "true"}
+    conf = {"spark.penstock.observe.eventLog": str(folder), "spark.penstock.observe.profile": "true"}
     with (
         Nursery(PRELOADED) as nursery,
         contextlib.closing(ProcessCluster(nursery, executors=1, conf=conf)) as made,
@@ -155,9 +157,13 @@ def cluster(folder: Path) -> Iterator[ProcessCluster]:
         yield made
 
 
-@pytest.mark.parametrize("case", some_of(CASES, 8), ids=lambda case: case.title)
-def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, folder: Path, case: Case) -> None:
-    """The stage and the cause, in words; on the page the phase too."""
+@pytest.mark.parametrize("case", some_of(CASES, 9), ids=lambda case: case.title)
+def test_all_that_is_shown_names_what_bounds_a_job(
+    cluster: ProcessCluster, folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage and the cause, in words; on the page the phase too, and where its worker's function was."""
+    settings = {**cluster.conf, "spark.penstock.task.groupMemory": case.memory}
+    monkeypatch.setattr(cluster, "_launch", replace(cluster._launch, settings=settings))
     page = JobStore()
     cluster.master.tell_jobs(page, page.look)
     graph, result = ran(cluster, case)
@@ -173,6 +179,7 @@ def test_all_that_is_shown_names_what_bounds_a_job(cluster: ProcessCluster, fold
         assert titles[case.stage].startswith(short_name(stage))
         assert f"bounded by {titles[case.stage]} (function): " in headline["text"], headline
         assert words(headline["text"], case.words) in headline["text"], headline
+        assert ("MB to disk" in headline["text"]) is (case.memory == "4k")
         assert all(each["peakResident"] > 1 << 20 for each in stages), stages
         _, took, (function, *_) = profiles[case.stage % len(stages)]
         assert function[0].startswith("Stage.__call__ (test_named_bounds.py:")
