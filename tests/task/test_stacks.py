@@ -96,6 +96,8 @@ FUNCTIONS, INPUTS = "operators/functions.py", "task/inputs.py"
         (INPUTS, ["job.py"], ["call1 (job.py", "line"]),
         (INPUTS, [f"{PYTHON}/threading.py"], []),
         (INPUTS, [f"{INSTALLED}/shop/etl.py"], []),
+        (INPUTS, [f"{PYTHON}/dataclasses.py", "<string>"], []),
+        (FUNCTIONS, ["<string>"], ["call1 (<string>", "line"]),
         (FUNCTIONS, [f"{INSTALLED}/shop/etl.py"], ["call1 (shop/etl.py", "line"]),
         (
             FUNCTIONS,

@@ -155,6 +155,8 @@ def test_a_stage_that_is_slowed_changes_its_colour_and_is_named(
         seen.until("document.querySelectorAll('#panel tbody tr').length >= 4")
         assert "No stage runs in several processes" in seen.page.inner_text("#panel")
         seen.until("document.querySelector('#panel').innerText.includes('pid ')")
+        seen.show("profile")
+        seen.until("document.querySelector('#panel').innerText.includes('SlowWhile.__call__ (test_browser.py:')")
         slow.unlink()
         assert "complete" in seen.show("checkpoints")
         seen.until("document.querySelectorAll('.phases svg').length === 3")

@@ -99,3 +99,11 @@ def test_a_process_that_begins_anew_or_goes_is_no_slow_one() -> None:
     assert looks.look((), 20.0) == []
     (fresh,) = looks.look((process("e1", (many,)),), 30.0)
     assert fresh.seconds == 0.0
+
+
+def test_a_look_right_after_another_one_says_what_that_said() -> None:
+    """Nothing was heard between them: a worker that has worked all the time is busy, and not idle."""
+    worker = UseFigures(UseKind.WORKER, "pid 1", {"seconds": 10.0, "busy_seconds": 9.0}, AttemptId("j1", 1, 0, 0))
+    looks, processes = UseLooks(), (process("e1", (worker,)),)
+    busy = [processes_document(processes, looks.look(processes, now))["workers"][0][7] for now in (0.0, 0.1, 9.0)]
+    assert busy == [0.9, 0.9, 0.0]

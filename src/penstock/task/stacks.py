@@ -41,6 +41,8 @@ _CALLERS = frozenset(
 _PACKAGES = tuple(dict.fromkeys(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")))
 _FOLDERS = (*_PACKAGES, f"{sysconfig.get_path('stdlib')}/")
 """Of packages, and after them of what else comes with Python, in which packages may lie."""
+_MADE = "<string>"
+"""The file of code that a library has made, as dataclasses do; of a user's too, who calls `python -c`."""
 _NAME = 60
 Stack = tuple[str, ...]
 
@@ -83,7 +85,7 @@ def users_stack(frame: FrameType | None) -> Stack:
         return ()
     found.reverse()
     own = _package(found[0][0].co_filename) if frame.f_code.co_filename in _CALLERS else None
-    if own is None and all(is_library(code.co_filename) for code, _ in found):
+    if own is None and all(is_library(code.co_filename) or code.co_filename == _MADE for code, _ in found):
         return ()
     entries: list[str] = []
     line_at, running, was_inside = 0, "", False

@@ -28,6 +28,8 @@ _BUSY = 0.3
 _LEAST_SECONDS, _LEAST_BYTES = 0.2, 1 << 20
 """Seconds of work, and bytes, below which a pace says nothing."""
 _MARK_SECONDS = 5.0
+_HEARD_SECONDS = 1.0
+"""Between two looks that are closer together nothing may have been heard: the second one is as good as the first."""
 _DIRECTIONS = (("read", "gives"), ("write", "takes"))
 
 
@@ -82,6 +84,8 @@ def _since(process: str, use: UseFigures, marks: deque[_Sums], now: float) -> Us
         then = _Sums(now, {})
     if not marks or now - marks[-1].at >= _MARK_SECONDS:
         marks.append(_Sums(now, use.figures))
+    if now - then.at < _HEARD_SECONDS:
+        then = _Sums(now, {})
     grown = {name: value - then.figures.get(name, 0.0) for name, value in use.figures.items()}
     return UseNow(process, use, grown, now - then.at)
 
