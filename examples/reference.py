@@ -28,6 +28,13 @@ df = spark.createDataFrame([("ann", 3), ("bob", 5), ("ann", 9)], "user string, p
 (folder / "in" / "orders.csv").write_text("user,price\nann,3\nbob,5\nann,9\n")
 (folder / "in.json").write_text('{"user": "ann", "tags": ["new", "vip"]}\n{"user": "bob", "tags": []}\n')
 
+# accelerate, accelerated, acceleration, explain
+with penstock.accelerated(spark):  # penstock.accelerate(spark) is for all that comes
+    cheap = df.groupBy("user").applyInPandas(lambda rows: rows.nsmallest(1, "price"), "user string, price long")
+    penstock.explain(cheap)
+    cheap.show()
+    print(penstock.acceleration(spark))
+
 # fromDataFrame
 orders = penstock.fromDataFrame(df)
 

@@ -45,7 +45,16 @@ add_module_names = False
 python_use_unqualified_type_names = True
 
 PAGES = {
-    "To begin": ("installation", "tutorial", "from-pyspark", "porting", "choosing", "sessions", "examples"),
+    "To begin": (
+        "installation",
+        "tutorial",
+        "acceleration",
+        "from-pyspark",
+        "porting",
+        "choosing",
+        "sessions",
+        "examples",
+    ),
     "To use": (
         "api",
         "site/reference",

@@ -7,6 +7,7 @@ of them need the whole of it.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock import errors
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         webPage,
         window,
     )
+    from penstock.islands import accelerate, accelerated, acceleration, explain
 
 __version__ = errors.VERSION
 
@@ -68,7 +70,11 @@ __all__ = [
     "StreamingQuery",
     "WebPage",
     "WindowedStream",
+    "accelerate",
+    "accelerated",
+    "acceleration",
     "datasets",
+    "explain",
     "fromDataFrame",
     "groupBy",
     "latestRows",
@@ -90,8 +96,12 @@ __all__ = [
     "window",
 ]
 
+_OF_ACCELERATION = ("accelerate", "accelerated", "acceleration", "explain")
+
 
 def __getattr__(name: str) -> object:
+    if name in _OF_ACCELERATION:
+        return getattr(import_module("penstock.islands"), name)
     if name in __all__:
         from penstock import api
 

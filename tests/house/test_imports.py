@@ -79,6 +79,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "client": {"attachment", "connection", "record", "remote", "shuffle", "task"},
     "api": {"graph", "job", "link", "machine", "observe", "operators", "shuffle", "spark", "stream", "task", "web"},
+    "islands": {"api", "graph", "operators", "spark"},
     "observe": {"link", "shuffle"},
     "web": {"graph", "job", "link", "observe", "shuffle"},
     "testing": {"api", "graph", "partition", "shuffle", "task"},

@@ -3,6 +3,7 @@
 
 from penstock.settings.concerns import (
     LEAST_MEMORY,
+    AccelerationSettings,
     AccessSettings,
     BlockingSettings,
     DriverSettings,
@@ -24,6 +25,7 @@ from penstock.settings.concerns import (
 from penstock.settings.settings import (
     KEYS,
     MODES,
+    PLACED,
     PREFIX,
     TLS_MODES,
     Mode,
@@ -40,8 +42,10 @@ __all__ = [
     "KEYS",
     "LEAST_MEMORY",
     "MODES",
+    "PLACED",
     "PREFIX",
     "TLS_MODES",
+    "AccelerationSettings",
     "AccessSettings",
     "BlockingSettings",
     "DriverSettings",

@@ -301,6 +301,17 @@ class AccessSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AccelerationSettings:
+    """The parts of an unchanged PySpark program that `penstock.accelerate` places.
+
+    With `paying` those that gain by it: Python stages with an exchange before or between them. With `everything` all
+    that can be placed, which is slower for some and meant for tests.
+    """
+
+    placed: str = "paying"
+
+
+@dataclass(frozen=True, slots=True)
 class ObserveSettings:
     """The display, the metrics, the page. `progress` draws running jobs, on a terminal or below a notebook's cell.
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from penstock.errors import SettingError
 from penstock.settings.concerns import (
+    AccelerationSettings,
     AccessSettings,
     BlockingSettings,
     DriverSettings,
@@ -34,6 +35,8 @@ PREFIX = "spark.penstock."
 FLOW_CONTROLS = ("credit", "tcp", "throttle")
 """The policies of the network room, by name."""
 TLS_MODES = ("auto", "always", "never")
+PLACED = ("paying", "everything")
+"""What of an unchanged program is placed."""
 Mode = Literal["auto", "pipelined", "blocking", "blocking_hash", "hybrid", "hybrid_selective"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 """The modes a user may write; `penstock.shuffle.kinds` says which kind each is."""
@@ -59,6 +62,7 @@ class Settings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    acceleration: AccelerationSettings = field(default_factory=AccelerationSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
 
     @classmethod
@@ -115,6 +119,7 @@ _CONCERNS = {
     "security": SecuritySettings,
     "tls": TlsSettings,
     "access": AccessSettings,
+    "acceleration": AccelerationSettings,
     "observe": ObserveSettings,
 }
 _SIZES = {
@@ -250,6 +255,7 @@ def _validate(settings: Settings) -> None:
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.tls.mode in TLS_MODES, "tls.mode", f"must be one of {', '.join(TLS_MODES)}"),
         (bool(settings.tls.certificate) or not settings.tls.key, "tls.key", "needs spark.penstock.tls.certificate"),
+        (settings.acceleration.placed in PLACED, "acceleration.placed", f"must be one of {', '.join(PLACED)}"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]
     for holds, key, rule in [*checks, *_restart_checks(settings.restart), *_streaming_checks(settings.streaming)]:

@@ -178,21 +178,25 @@ def simplified(spark: SparkSession, plan: Any) -> Any:
     return plan
 
 
-def tree_of(node: Any, schema: pa.Schema) -> Expression:
+def tree_of(node: Any, schema: pa.Schema, columns: Mapping[int, str] | None = None) -> Expression:
     """An analysed expression of the JVM's over rows of this schema.
 
-    Raises UnsupportedError for types and constants Arrow has not.
+    Its attributes are found by name, or by the number of their ExprId where `columns` has the names of those. Raises
+    UnsupportedError for types and constants Arrow has not.
     """
     own = json.loads(node.toJSON())
-    return _PlanReader(own, schema).read(node, 0)[0]
+    return _PlanReader(own, schema, columns).read(node, 0)[0]
 
 
 class _PlanReader:
     """Reads a tree of the JVM's, with its JSON beside it: all nodes, each ahead of its children."""
 
-    def __init__(self, nodes: list[dict[str, Any]], schema: pa.Schema) -> None:
+    def __init__(
+        self, nodes: list[dict[str, Any]], schema: pa.Schema, columns: Mapping[int, str] | None = None
+    ) -> None:
         self._nodes = nodes
         self._schema = schema
+        self._columns = columns
 
     def read(self, node: Any, place: int) -> tuple[Expression, int]:
         """The expression at a place, and the place after it."""
@@ -202,8 +206,7 @@ class _PlanReader:
             # Its name alone may be given on; compared or changed, a collated string would need its collation.
             if place > 1 and "collate" in str(node.dataType().simpleString()):
                 raise UnsupportedError(f"function of collated strings, which column {own['name']!r} has")
-            # Spark gives a column the case in which it was written here.
-            return ColumnRef(as_written(self._schema, own["name"]), _arrow_type(own["dataType"])), place + 1
+            return ColumnRef(self._column(own), _arrow_type(own["dataType"])), place + 1
         if name == "Literal":
             return _constant(node, own), place + 1
         children = node.children()
@@ -219,6 +222,11 @@ class _PlanReader:
             return _replaced(arguments[0], dict(zip(names, arguments[1:], strict=True))), position
         kind = own["dataType"] if name in ("Cast", "CommonExpressionRef") else json.loads(node.dataType().json())
         return Call(name, _arrow_type(kind), tuple(arguments), _options(node, own)), position
+
+    def _column(self, own: dict[str, Any]) -> str:
+        if self._columns is None:  # Spark gives a column the case in which it was written here
+            return as_written(self._schema, own["name"])
+        return self._columns[own["exprId"]["id"]]
 
 
 def _replaced(expression: Expression, known: Mapping[int, Expression]) -> Expression:

@@ -24,6 +24,8 @@ from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.launcher import LaunchRequest
 from penstock.spark.checks import python_hint, worker_hint
+from penstock.spark.dataframe_actions import looker, unseen
+from penstock.spark.frame_failures import note
 from penstock.spark.task_errors import error_of_task
 from penstock.spark.user_thread import UserThread
 
@@ -162,6 +164,8 @@ class _SparkJobWork:
             error = ""
         except Exception as failure:  # noqa: BLE001 - whatever Spark raises is the job's error
             error, cancelled = self._said(failure)
+            if self.launched.vertex is not None and looker(self.payload.session) is not None:
+                note(error, failure)
             error += python_hint(error) + worker_hint(error, self.payload.session.sparkContext.master)
             if self.launcher.is_stopped:  # all that Spark raises then follows from it, and trying again can't help
                 error, cancelled = "its SparkSession was stopped", True
@@ -193,7 +197,8 @@ class _SparkJobWork:
             self.workers_submitted.wait(_ORDER_SECONDS)
         if self.launcher.is_cancelled(submission.job, self.launched.id):
             raise PenstockError(f"{_CANCELLED[0]}: cancelled before it was submitted")
-        self.payload.tasks(self.request.graph, self.launched).collect()
+        with unseen():
+            self.payload.tasks(self.request.graph, self.launched).collect()
 
     def _description(self) -> str:
         submission, place = self.request.submission, self.payload.user.place

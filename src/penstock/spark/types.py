@@ -71,6 +71,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([_arrow_field(field) for field in schema.fields])
 
 
+def arrow_schema_of_json(fields: list[dict[str, Any]]) -> pa.Schema:
+    """As `arrow_schema`, of fields as Spark's JSON has them."""
+    return arrow_schema(StructType.fromJson({"fields": fields}))
+
+
 def struct_type(schema: pa.Schema) -> StructType:
     """The Spark schema for rows of this Arrow schema; raises SchemaError naming a column Spark cannot hold."""
     return StructType([_struct_field(field) for field in schema])
