@@ -18,6 +18,7 @@ from typing import Any
 from penstock.errors import SettingError
 from penstock_torture.cluster import spark_home
 from penstock_torture.harm import leftovers, own_temporary_folder
+from penstock_torture.programs.accelerated import run_accelerated
 from penstock_torture.programs.interrupt import interrupted
 from penstock_torture.programs.results import Results
 from penstock_torture.programs.run import UNCLEAR, WELL, Ending, run_program
@@ -110,7 +111,8 @@ class _Runner:
         left += leftovers(application)
 
     def _one(self, seed: int, name: str, spark: Any) -> None:
-        self._keep(seed, name, within(lambda: run_program(seed, spark, SETTINGS[name].shape)))
+        run = run_accelerated if SETTINGS[name].accelerated else run_program
+        self._keep(seed, name, within(lambda: run(seed, spark, SETTINGS[name].shape)))
 
     def _keep(self, seed: int, name: str, ending: Ending) -> None:
         self.results.add(seed, name, ending)

@@ -46,7 +46,7 @@ VERBS: Verbs = (
     (files.through_json, 1),
 )
 _NULLS = "{d}.select(*[F.count_if(F.col('`' + c.replace('`', '``') + '`').isNull()) for c in {d}.columns]).collect()"
-_ACTIONS: tuple[tuple[str, str], ...] = (
+ACTIONS: tuple[tuple[str, str], ...] = (
     ("{s}.toDF().toArrow()", "{d}.toArrow()"),
     ("{s}.toArrow()", "{d}.toArrow()"),
     ("{s}.toDF().collect()", "{d}.collect()"),
@@ -73,7 +73,7 @@ class Ending:
 def run_program(seed: int, spark: Any, shape: Shape, weighted: Verbs = VERBS) -> Ending:
     """Draw the program of a seed, of these verbs, and run it on both sides."""
     began = time.monotonic()
-    with _folder() as folder:
+    with own_folder() as folder:
         session = spark.newSession()
         program = Program(seed, session, folder, shape)
         try:
@@ -91,12 +91,18 @@ def run_program(seed: int, spark: Any, shape: Shape, weighted: Verbs = VERBS) ->
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def own_folder() -> Iterator[Path]:
+    """A folder for one program's files."""
     with tempfile.TemporaryDirectory(prefix="penstock-program-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 def _ended(program: Program, weighted: Verbs) -> tuple[str, str]:
+    return _acted(program, drawn(program, weighted))
+
+
+def drawn(program: Program, weighted: Verbs) -> str:
+    """Draw the settings and the steps of a program; the number of its last frame."""
     draw = program.draw
     is_exact = program.shape.twins or draw.random() < 0.2
     for key, value in (
@@ -115,11 +121,11 @@ def _ended(program: Program, weighted: Verbs) -> tuple[str, str]:
         draw.choices(steps, weights)[0](program, number)
     if program.shape.last[0]:
         program.step(number, *program.shape.last)
-    return _acted(program, number)
+    return number
 
 
 def _acted(program: Program, number: str) -> tuple[str, str]:
-    choices = [one for one in _ACTIONS if not (program.shape.said and "isEmpty" in one[0])]  # reads but a part
+    choices = [one for one in ACTIONS if not (program.shape.said and "isEmpty" in one[0])]  # reads but a part
     ours, theirs = (text.format(s=f"s{number}", d=f"d{number}") for text in program.draw.choice(choices))
     stream, frame = program.value(f"s{number}"), program.value(f"d{number}")
     if isinstance(stream, KeyedStream):

@@ -60,6 +60,7 @@ class Setting:
     threads: int = 1
     lasting: bool = True
     interrupt: bool = False
+    accelerated: bool = False
 
 
 def _breaking(*, once: bool) -> Shape:
@@ -112,8 +113,11 @@ SETTINGS: dict[str, Setting] = {
     "interrupt": Setting(1, lasting=False, interrupt=True),
     "large": Setting(1, shape=_LARGE),
     "huge": Setting(0, shape=_HUGE),
+    "accelerated": Setting(0, shape=Shape(odd=0.05), accelerated=True),
 }
-"""`large` has batches of about 34 MB. `huge`, which runs only when it is asked for, makes 2.2 GB of one row."""
+"""`accelerated` runs PySpark's text alone, with and without acceleration, and only when it is asked for.
+
+`large` has batches of about 34 MB. `huge`, which runs only when it is asked for, makes 2.2 GB of one row."""
 
 
 def setting_of(seed: int) -> str:
