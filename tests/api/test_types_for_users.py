@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing import DEADLINE
+
 RIGHT = Path(__file__).resolve().parents[2] / "examples" / "reference.py"
 THEIRS = ('"pyspark.sql.streaming"', '"pyarrow.compute"')
 """Modules of others that hide names from type checkers, which all programs use."""
@@ -59,7 +61,7 @@ def test_pyright_reads_programs_as_python_does(tmp_path: Path) -> None:
         str(RIGHT),
         str(wrong),
     ]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert ran.stdout, ran.stderr
     found = [each for each in json.loads(ran.stdout)["generalDiagnostics"] if each["severity"] == "error"]
     of_ours = [each for each in found if not any(name in each["message"] for name in THEIRS)]

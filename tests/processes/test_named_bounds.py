@@ -163,7 +163,7 @@ def test_all_that_is_shown_names_what_bounds_a_job(
 ) -> None:
     """The stage and the cause, in words; on the page the phase too, and where its worker's function was."""
     settings = {**cluster.conf, "spark.penstock.task.groupMemory": case.memory}
-    monkeypatch.setattr(cluster, "_launch", replace(cluster._launch, settings=settings))
+    monkeypatch.setattr(cluster, "launch", replace(cluster.launch, settings=settings))
     page = JobStore()
     cluster.master.tell_jobs(page, page.look)
     graph, result = ran(cluster, case)

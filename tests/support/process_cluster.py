@@ -78,7 +78,7 @@ class ProcessCluster:
         self.master = JobMaster(MasterIdentity(application, secret), self.launcher, self.settings)
         address = through(self.master.start())
         secret = self.master.identity.secret  # with a user's key it is another one
-        self._launch = EnvironmentLaunch(application, secret, address, self.conf, certificate=self.master.certificate)
+        self.launch = EnvironmentLaunch(application, secret, address, self.conf, certificate=self.master.certificate)
 
     def submit(self, stream: Stream) -> JobHandle:
         """Start a job."""
@@ -91,7 +91,7 @@ class ProcessCluster:
         job = self.master.new_job()
 
         def work(planned: JobGraph, launched: SparkJob) -> bytes:
-            plan = TaskPlan(self._launch, job, planned, launched.id)
+            plan = TaskPlan(self.launch, job, planned, launched.id)
             return bytes(cloudpickle.dumps(functools.partial(run_worker, plan)))
 
         payload = ProcessPayload(work)
@@ -107,7 +107,7 @@ class ProcessCluster:
 
     def environment_pid(self, executor: Executor) -> int:
         """The environment process beside an executor."""
-        attachment = attach(dataclasses.replace(self._launch, scope_key=str(executor.pid)))
+        attachment = attach(dataclasses.replace(self.launch, scope_key=str(executor.pid)))
         attachment.close()
         return pid_of(attachment.environment)
 
@@ -115,7 +115,7 @@ class ProcessCluster:
         """The rows of a job's result, read by a worker of the first executor."""
         with tempfile.TemporaryDirectory() as folder:
             path = f"{folder}/rows"
-            self.run_worker(functools.partial(_read_into, path, finished.partitions, schema, self._launch))
+            self.run_worker(functools.partial(_read_into, path, finished.partitions, schema, self.launch))
             with pa.memory_map(path) as source:
                 return pa.ipc.open_file(source).read_all().combine_chunks()
 
@@ -141,7 +141,7 @@ class ProcessCluster:
         return {pid_of(name) for name in list(self.master._driver.environments._attached)}
 
     def _all_attached(self) -> bool:
-        return {pid for pid in environment_pids(self._launch.application) if lives(pid)} == self.attached()
+        return {pid for pid in environment_pids(self.launch.application) if lives(pid)} == self.attached()
 
 
 def give_way(former: JobHandle, is_whole: Callable[[], bool]) -> None:
