@@ -19,6 +19,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 import penstock
 from effort import some_of
+from penstock.islands.finding import TOO_FEW
 
 pytestmark = pytest.mark.spark
 
@@ -404,14 +405,16 @@ def test_actions(everything: Any, tmp_path: Any, capsys: pytest.CaptureFixture[s
 
 
 def test_a_rule_says_what_pays(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A map alone is left to Spark; `explain` marks each node, and says why."""
-    mapped = rows_of(spark).mapInArrow(same, SCHEMA)
-    penstock.explain(mapped.groupBy("k").applyInArrow(first_of, SCHEMA))
+    """A map alone is left to Spark, and so are few rows; `explain` marks each node, and says why."""
+    mapped = spark.range(100_000_000).mapInArrow(same, "id long")
+    penstock.explain(mapped.groupBy("id").applyInArrow(first_of, "id long"))
     penstock.explain(mapped)
+    penstock.explain(spark.range(1_000).groupBy("id").applyInArrow(first_of, "id long"))
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert said[0].split() == ["Penstock", "FlatMapGroupsInArrow(first_of)"]
     assert said[2].split() == ["Penstock", "MapInArrow(same)"]
-    assert said[5].startswith("Spark    MapInArrow(same)  <- no rows are exchanged")
+    assert said[4].startswith("Spark    MapInArrow(same)  <- no rows are exchanged")
+    assert said[6] == f"Spark    FlatMapGroupsInArrow(first_of)  <- {TOO_FEW}"
 
 
 def test_a_limit_ends_functions_early(everything: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.islands.meanings import MEANINGS, why_left
 from penstock.islands.plan_nodes import Path, PlanNode
@@ -55,7 +56,10 @@ RULE: tuple[Condition, ...] = (
         lambda island: island.exchanges > 0, "no rows are exchanged before or between its functions: nothing to gain"
     ),
 )
-"""When an island pays."""
+"""When an island pays, as far as its shape tells."""
+LEAST_BYTES: Final = 128 << 20
+TOO_FEW: Final = f"Spark expects less than {LEAST_BYTES >> 20} MiB in it: a job of its own costs more than it saves"
+"""And as far as Spark's statistics of its leaves do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.actions import dataframe_of, first_rows
-from penstock.islands.finding import Found, find_islands
+from penstock.islands.finding import LEAST_BYTES, PAYING, TOO_FEW, Found, Island, find_islands
 from penstock.islands.plan_nodes import Path, PlanNode, read_plan
 from penstock.islands.translation import RefusedError, Translation
 from penstock.spark.logical_plans import LogicalPlan, Part
@@ -48,6 +48,14 @@ def place(frame: Any, enough: int | None = None) -> Placed | None:
     placing = _Placing(tree, plan, frame.sparkSession, WorkerConf.of(frame.sparkSession, conf), enough)
     refused: dict[Path, str] = {}
     while (found := find_islands(tree, settings.acceleration.placed, refused)).islands:
+        few = (
+            []
+            if settings.acceleration.placed != PAYING
+            else [each for each in found.islands if placing.reads_few(each)]
+        )
+        if few:
+            refused |= {each.root.path: TOO_FEW for each in few}
+            continue
         try:
             parts = placing.parts(found)
         except RefusedError as refusal:
@@ -66,6 +74,10 @@ class _Placing:
     spark: Any
     conf: WorkerConf
     enough: int | None
+
+    def reads_few(self, island: Island) -> bool:
+        """Tell whether Spark expects so few bytes in an island that a job of its own costs more than it saves."""
+        return sum(self.plan.expected_bytes(leaf.path) for leaf in island.leaves) < LEAST_BYTES
 
     def parts(self, found: Found) -> dict[Path, Part]:
         """A lazy result for each island; those below come first, for others read them."""

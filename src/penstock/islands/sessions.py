@@ -81,12 +81,8 @@ def accelerate(spark: SparkSession, on: bool = True) -> None:
     if not on:
         look_no_more(spark)
         return
-    try:
-        refuse_connect(spark)
-        if tuple(int(part) for part in spark.version.split(".")[:2]) < _LOWEST:
-            raise SettingError(f"acceleration needs Spark 4.3 or later, and this is {spark.version}")
-    except SettingError as error:
-        warnings.warn(f"this session is not accelerated: {error}", PenstockWarning, stacklevel=2)
+    if why := _not_accelerated(spark):
+        warnings.warn(f"this session is not accelerated: {why}", PenstockWarning, stacklevel=2)
         return
     refuse_stopped(spark)
     if looker(spark) is None:
@@ -114,9 +110,22 @@ def acceleration(spark: SparkSession) -> AccelerationReport:
 
 def explain(df: DataFrame) -> None:
     """Print a DataFrame's plan with each node marked: runs in Penstock, or in Spark and why. Runs nothing."""
+    if why := _not_accelerated(df.sparkSession):
+        print(f"all of it is Spark's: {why}")  # noqa: T201
+        return
     with unseen():
         placed = place(df)
     print("a stream without an end is Spark's" if placed is None else drawn(placed.plan, placed.found))  # noqa: T201
+
+
+def _not_accelerated(spark: Any) -> str:
+    """Why a session can't be accelerated; empty if it can."""
+    try:
+        refuse_connect(spark)
+    except SettingError as error:
+        return str(error)
+    is_old = tuple(int(part) for part in spark.version.split(".")[:2]) < _LOWEST
+    return f"acceleration needs Spark 4.3 or later, and this is {spark.version}" if is_old else ""
 
 
 def _record(action: str, placed: Placed | None, why: str, seconds: float, error: str) -> ActionRecord:

@@ -83,6 +83,10 @@ class LogicalPlan:
         """The whole tree."""
         return str(self._plan.toJSON())
 
+    def expected_bytes(self, path: Path) -> int:
+        """The size of a node's rows by Spark's statistics; very large where it knows nothing."""
+        return int(self.node(path).stats().sizeInBytes())
+
     def node(self, path: Path) -> Any:
         """The JVM's node at a path."""
         found = self._plan
