@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.known_arguments import suggests_arguments
 from penstock.errors import SettingError
 from penstock.islands.placement import Placed, place
 from penstock.islands.report import AccelerationReport, ActionRecord, drawn, left_stages
@@ -71,6 +72,7 @@ class AcceleratedSession:
         return placed, "" if placed is not None else "it is a stream without an end"
 
 
+@suggests_arguments
 def accelerate(spark: SparkSession, on: bool = True) -> None:
     """From now on run Python stages of this session's DataFrames, and the exchanges between them, through Penstock.
 
@@ -89,6 +91,7 @@ def accelerate(spark: SparkSession, on: bool = True) -> None:
         look(spark, AcceleratedSession(spark).around)
 
 
+@suggests_arguments
 @contextmanager
 def accelerated(spark: SparkSession) -> Iterator[None]:
     """`accelerate` for a `with` block."""
@@ -101,6 +104,7 @@ def accelerated(spark: SparkSession) -> Iterator[None]:
             accelerate(spark, on=False)
 
 
+@suggests_arguments
 def acceleration(spark: SparkSession) -> AccelerationReport:
     """What ran where since `accelerate`: the actions with Python in them, those that took longest first."""
     found = looker(spark)
@@ -108,6 +112,7 @@ def acceleration(spark: SparkSession) -> AccelerationReport:
     return session.report if isinstance(session, AcceleratedSession) else AccelerationReport()
 
 
+@suggests_arguments
 def explain(df: DataFrame) -> None:
     """Print a DataFrame's plan with each node marked: runs in Penstock, or in Spark and why. Runs nothing."""
     if why := _not_accelerated(df.sparkSession):
