@@ -156,7 +156,7 @@ def _run(serve: Coroutine[Any, Any, None]) -> int:
 def log_unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A task failed whose client has gone, or whom the process's end has overtaken: a line, where it is typed."""
     error = context.get("exception")
-    if isinstance(error, PenstockError):
+    if isinstance(error, PenstockError | SystemExit):  # which ends the process with its own words
         _LOG.warning("%s: %s", context.get("message"), error)
     else:
         loop.default_exception_handler(context)
