@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import StorageError
 from penstock.remote import messages as ask
-from penstock.remote.command import log_unheard
 from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.logged_state import LoggedState
 from penstock.remote.manager_state import ManagerState
@@ -125,13 +123,3 @@ def test_a_log_that_can_t_be_made_anew_goes_on(tmp_path: Path) -> None:
         log.append([("leaving", "w1")])
         log.close()
         assert [record[1] for record in read_records(disk / "manager.log")] == ["w0", "w1", "w0", "w1"]
-
-
-def test_a_failure_whose_client_has_gone_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    """A task that a write failed for, and that the end of the process overtook; what is not typed has its trace."""
-    with closing(asyncio.new_event_loop()) as loop:
-        for error in (StorageError("the log can't be written"), KeyError("a bug")):
-            log_unheard(loop, {"message": "Task exception was never retrieved", "exception": error})
-    first, second = caplog.records
-    assert first.getMessage() == "Task exception was never retrieved: the log can't be written"
-    assert (first.exc_info, bool(second.exc_info)) == (None, True)

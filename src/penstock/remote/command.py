@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError, SettingError
+from penstock.errors import SettingError
 from penstock.observe.endpoint import MetricsEndpoint
 from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.manager import ManagerOptions, RemoteManager
@@ -26,7 +26,6 @@ from penstock.remote.worker_folders import open_worker_folders
 from penstock.settings import ObserveSettings
 from penstock.settings.values import parse_seconds, parse_size
 
-_LOG = logging.getLogger("penstock.remote")
 HELP = "storage apart from compute: a manager, and workers that keep rows"
 _ALL_ADDRESSES = ("0.0.0.0", "::", "[::]", "")  # noqa: S104 - to be refused
 _SECRET = "PENSTOCK_REMOTE_SECRET"  # noqa: S105 - the name of a variable
@@ -147,19 +146,8 @@ def _run(serve: Coroutine[Any, Any, None]) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
     )
-    with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(log_unheard)
-        runner.run(serve)
+    asyncio.run(serve)
     return 0
-
-
-def log_unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A task failed whose client has gone, or whom the process's end has overtaken: a line, where it is typed."""
-    error = context.get("exception")
-    if isinstance(error, PenstockError | SystemExit):  # which ends the process with its own words
-        _LOG.warning("%s: %s", context.get("message"), error)
-    else:
-        loop.default_exception_handler(context)
 
 
 def _say(role: str, address: str) -> None:

@@ -67,6 +67,8 @@ class RemoteManager:
         self._entrance = Entrance(access, self)
         self._watching: dict[str, list[tuple[int, asyncio.Future[ask.Losses]]]] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
+        self._has_ended = False
+        """Connections that are closed at the end say nothing of their workers, and the log is closed."""
         self.address = ""
 
     async def open(self) -> str:
@@ -84,6 +86,7 @@ class RemoteManager:
                 self._tell()
                 await asyncio.sleep(_TICK_SECONDS)
         finally:
+            self._has_ended = True
             for task in (*self._looks.values(), *self._enrolling):
                 task.cancel()
             self._entrance.close()
@@ -218,7 +221,7 @@ class RemoteManager:
 
     def _look(self, worker: str, cause: str) -> None:
         """Look whether a worker is still there; once at a time."""
-        if worker not in self._looks:
+        if worker not in self._looks and not self._has_ended:
             look = self._looks[worker] = asyncio.ensure_future(self._looked(worker, cause))
             look.add_done_callback(lambda _: self._looks.pop(worker, None))
 
