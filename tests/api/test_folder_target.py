@@ -16,7 +16,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.api.file_sink import FilesWritten, FolderTarget, WrittenFile, _check_schema, file_schema
+from penstock.api.file_sink import (
+    FilesWritten,
+    FolderTarget,
+    WrittenFile,
+    _check_schema,
+    file_schema,
+    refuse_one_name,
+)
 from penstock.errors import SchemaError, SettingError
 from penstock.operators.file_forms import FileForm
 from penstock.operators.file_write import STATUS_SCHEMA, WriteFiles
@@ -319,10 +326,10 @@ def test_refused_targets_and_schemas(tmp_path: Path) -> None:
         _check_schema(pa.schema([]))
     cases = pa.schema([("a", pa.int32()), ("A", pa.int32()), ("b", pa.int32())])
     with pytest.raises(SchemaError, match="columns 'a', 'A' have one name"):
-        _check_schema(cases, case_sensitive=False)
-    _check_schema(cases)
+        refuse_one_name(cases, "writeJson", case_sensitive=False)
+    refuse_one_name(cases, "writeJson", case_sensitive=True)
     with pytest.raises(SchemaError, match="columns 'x', 'x' have one name"):
-        _check_schema(pa.schema([("x", pa.int32()), ("x", pa.int64())]))
+        refuse_one_name(pa.schema([("x", pa.int32()), ("x", pa.int64())]), "writeJson", case_sensitive=True)
 
 
 def test_figures_read_well() -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 
@@ -150,6 +151,27 @@ def test_lines_come_back_in_spark(spark: Any, tmp_path: Path) -> None:
     stream.filter("id < 0").writeCsv(tmp_path / "csv", header=True, overwrite=True)
     (empty,) = listed(tmp_path / "csv", "part-*")
     assert empty.read_text() == "id,half,s,t,x\n"
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_columns_of_one_name_are_written_where_spark_writes_them(spark: Any, tmp_path: Path, form: str) -> None:
+    """In jobs and queries: names that differ in case are one here, and a JSON object would lose a value."""
+    twice = spark.range(4).selectExpr("id", "id + 1 AS ID")
+    stream = (
+        penstock.readStream(spark).format("rate").option("numRows", 9).load().selectExpr("value", "value AS Value")
+    )
+    query = stream.writeStream.format(form).option("checkpointLocation", str(tmp_path / "checkpoints"))
+    if form == "csv":
+        twice.write.csv(str(tmp_path / "theirs"))
+        assert penstock.fromDataFrame(twice).writeCsv(tmp_path / "ours").rows == 4
+        assert query.start(str(tmp_path / "query")).awaitTermination(DEADLINE)
+        return
+    with pytest.raises(AnalysisException, match="COLUMN_ALREADY_EXISTS"):
+        getattr(twice.write, form)(str(tmp_path / "theirs"))
+    with pytest.raises(SchemaError, match=r"columns 'id', 'ID' have one name"):
+        getattr(penstock.fromDataFrame(twice), f"write{form.capitalize()}")(tmp_path / "ours")
+    with pytest.raises(SchemaError, match=r"writeStream: columns 'value', 'Value' have one name"):
+        query.start(str(tmp_path / "query"))
 
 
 def test_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.reading import is_case_sensitive
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_written, plain_type
 from penstock.operators.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, probe
@@ -124,7 +125,7 @@ def meant(schema: pa.Schema, name: str, session: Any) -> str:
     found = as_written(schema, name)
     if found == name or session is None:
         return found
-    return name if str(session.conf.get("spark.sql.caseSensitive")).lower() == "true" else found
+    return name if is_case_sensitive(session) else found
 
 
 def projection(schema: pa.Schema, session: Any, verb: str, items: Sequence[object]) -> Project:

@@ -28,6 +28,7 @@ import pyarrow.fs as pafs
 import pyarrow.types as pt
 
 from penstock.api.csv_quotes import quoting
+from penstock.api.reading import is_case_sensitive
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import WritableStream, WrittenFile, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
@@ -70,7 +71,8 @@ def write_parquet(
     if compression not in CODECS or not (compression == "none" or pa.Codec.is_available(str(compression))):
         raise SettingError(f"writeParquet: compression {compression!r} is none of {', '.join(CODECS)}")
     held = file_schema(stream.schema, partition_by, "writeParquet")
-    _check_schema(stream.schema, str(stream.session.conf.get("spark.sql.caseSensitive")).lower() == "true")
+    refuse_one_name(stream.schema, "writeParquet", case_sensitive=is_case_sensitive(stream.session))
+    _check_schema(stream.schema)
     return _write(stream, path, FileForm("parquet", held, compression), overwrite, partition_by)
 
 
@@ -92,6 +94,8 @@ def write_json(
     stream: WritableStream, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
 ) -> FilesWritten:
     """See `Stream.writeJson`; raises SettingError or SchemaError before anything runs."""
+    require_writer(stream, "writeJson")
+    refuse_one_name(stream.schema, "writeJson", case_sensitive=is_case_sensitive(stream.session))
     return _write_lines(stream, path, "json", json_fault, compression, overwrite, partition_by)
 
 
@@ -324,18 +328,22 @@ def refuse_own_types(schema: pa.Schema, verb: str, format_: str) -> None:
         )
 
 
-def _check_schema(schema: pa.Schema, case_sensitive: bool = True) -> None:
-    import pyarrow.parquet as pq
-
-    if not schema.names:
-        raise SchemaError("writeParquet: a stream without columns has nothing that Parquet could hold")
+def refuse_one_name(schema: pa.Schema, verb: str, *, case_sensitive: bool) -> None:
+    """Raise SchemaError where columns have one name: Spark writes them neither, but as CSV."""
     names = list(schema.names) if case_sensitive else [name.casefold() for name in schema.names]
     twice = [name for name, found in zip(schema.names, names, strict=True) if names.count(found) > 1]
     if twice:
         raise SchemaError(
-            f"writeParquet: columns {', '.join(map(repr, twice))} have one name, so no reader could tell them apart:"
+            f"{verb}: columns {', '.join(map(repr, twice))} have one name, so no reader could tell them apart:"
             " rename them with mapInArrow, or, where they differ in case, set spark.sql.caseSensitive=true"
         )
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    import pyarrow.parquet as pq
+
+    if not schema.names:
+        raise SchemaError("writeParquet: a stream without columns has nothing that Parquet could hold")
     try:
         pq.write_table(schema.empty_table(), pa.BufferOutputStream())
     except (pa.ArrowException, ValueError) as error:

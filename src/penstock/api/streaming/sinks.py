@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.api.csv_quotes import quoting
-from penstock.api.file_sink import file_schema
+from penstock.api.file_sink import CODECS, file_schema, refuse_one_name
+from penstock.api.reading import is_case_sensitive
 from penstock.api.streaming.kafka import kafka_sink
 from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.lakes import delta_sink, iceberg_sink
@@ -41,7 +42,6 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import StreamSink
 
-_CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CONSOLE_ROWS = 20
 _OF_EPOCHS = ("epochColumn", KEY_COLUMNS)
 
@@ -115,6 +115,8 @@ def _files(request: SinkRequest, form: str, fault: Callable[[pa.Schema], str] = 
     if filesystem.get_file_info(folder).is_file:
         raise PlanError(f"writeStream: {path} is a file: name a folder, or remove it")
     held = file_schema(request.schema, request.partition_by, "writeStream")
+    if form != "csv":
+        refuse_one_name(request.schema, "writeStream", case_sensitive=is_case_sensitive(request.spark))
     if wrong := fault(held):
         raise SchemaError(f"writeStream.format({form!r}): {wrong}: cast it, or write parquet")
     made = FolderSink(filesystem, folder, request.schema, request.uid, form, partition_by=request.partition_by)
@@ -136,8 +138,8 @@ def _epochs(request: SinkRequest) -> tuple[tuple[str, ...], str]:
 
 def _codec(name: str) -> str:
     """A codec that Parquet files may have here."""
-    if name.lower() not in _CODECS:
-        raise ValueError(f"it is one of {', '.join(_CODECS)}")
+    if name.lower() not in CODECS:
+        raise ValueError(f"it is one of {', '.join(CODECS)}")
     return name.lower()
 
 
