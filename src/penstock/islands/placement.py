@@ -47,12 +47,9 @@ def place(frame: Any, enough: int | None = None) -> Placed | None:
         return Placed(tree, Found((), {node.path: why for node in tree}))
     placing = _Placing(tree, plan, frame.sparkSession, WorkerConf.of(frame.sparkSession, conf), enough)
     refused: dict[Path, str] = {}
+    must_pay = settings.acceleration.placed == PAYING
     while (found := find_islands(tree, settings.acceleration.placed, refused)).islands:
-        few = (
-            []
-            if settings.acceleration.placed != PAYING
-            else [each for each in found.islands if placing.reads_few(each)]
-        )
+        few = [each for each in found.islands if must_pay and placing.reads_few(each)]
         if few:
             refused |= {each.root.path: TOO_FEW for each in few}
             continue
