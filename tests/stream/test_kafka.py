@@ -310,6 +310,23 @@ def test_a_position_beyond_the_end_is_refused(cluster: KafkaSettings, is_availab
             assert sorted(polled(reader, 60)) == list(range(60))
 
 
+@pytest.mark.parametrize("is_available_now", [True, False])
+def test_messages_that_go_while_they_are_read_are_passed_over(cluster: KafkaSettings, is_available_now: bool) -> None:
+    """The broker says that it has no such message: an error, or with failOnDataLoss=false on at the first one."""
+    brokers.put(cluster, "in", range(40), partitions=1)
+    kind = source(cluster).available_now() if is_available_now else source(cluster)
+    for loses in (False, True):
+        with closing(replace(kind, fails_on_loss=not loses).open(0, 1, [])) as reader:
+            polled(reader, 40 if not is_available_now else 5)
+            reader._consumer.seek(kafka_library().TopicPartition("in", 0, 1_000))
+            reader._fetched.clear()
+            if loses:
+                assert polled(reader, 40) == list(range(40))
+                continue
+            with pytest.raises(PlanError, match=r"has no such message.*or failOnDataLoss=false"):
+                polled(reader, 1)
+
+
 def test_a_batch_job_reads_between_two_places(cluster: KafkaSettings) -> None:
     """Both are asked for once: what comes later is not read, and each reader gives the same rows again."""
     brokers.put(cluster, "in", range(40))
@@ -328,6 +345,9 @@ def test_a_batch_job_reads_between_two_places(cluster: KafkaSettings) -> None:
         assert sorted(int(value) for batch in batches for value in batch["value"].to_pylist()) == expected
     asked.set("endingOffsets", '{"in": {"0": 1, "1": 5, "2": 10, "3": 10}}')
     with pytest.raises(PlanError, match="partition 0 of in is to be read from offset 2 to 1, which is ahead of it"):
+        kafka_batch(asked)
+    asked.set("endingOffsets", '{"in": {"0": 5}}')
+    with pytest.raises(PlanError, match="kafka: endingOffsets says nothing of partition 1 of in"):
         kafka_batch(asked)
 
 

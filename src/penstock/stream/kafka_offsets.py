@@ -35,6 +35,8 @@ class KafkaStart:
     times: Mapping[Partition, int] = field(default_factory=dict)
     time: int | None = None
     latest_else: bool = False
+    option: str = "startingOffsets"
+    """The option that said so."""
 
     def at(self, consumer: Any, partition: Partition) -> int:
         """The offset in a partition, as the broker has it now; raises PlanError for a partition that was left out."""
@@ -42,7 +44,7 @@ class KafkaStart:
         named = self.times or self.offsets
         if named and partition not in named:
             raise PlanError(
-                f"kafka: startingOffsets says nothing of partition {number} of {topic}: it names all, -2 is earliest"
+                f"kafka: {self.option} says nothing of partition {number} of {topic}: it names all partitions"
             )
         millis = self.times[partition] if self.times else self.time
         if millis is not None:

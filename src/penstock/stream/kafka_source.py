@@ -359,7 +359,9 @@ class KafkaReader:
             raise gone(place, offset)
         first = self._told_of_loss(place, offset, bounds(self._consumer, place)[0])
         self._positions[place] = first
-        self._consumer.seek(self._library.TopicPartition(*place, first))
+        # The client has given the partition up: it does not seek there.
+        self._consumer.incremental_unassign([self._library.TopicPartition(*place)])
+        self._consumer.incremental_assign([self._library.TopicPartition(*place, first)])
 
     @staticmethod
     def _within(ends: dict[Partition, int], messages: list[Any], at_end: Sequence[Partition]) -> list[Any]:

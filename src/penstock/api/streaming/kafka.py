@@ -106,8 +106,8 @@ def _place(options: Options, which: str, word: str) -> KafkaStart:
     if (millis := options.value(time, int, None)) is not None:
         return KafkaStart(time=millis)
     if options.text(times) is not None:
-        return KafkaStart(times=options.value(times, _of_partitions, {}))
-    return options.value(offsets, _offsets, KafkaStart(word))
+        return KafkaStart(times=options.value(times, _of_partitions, {}), option=times)
+    return replace(options.value(offsets, _offsets, KafkaStart(word)), option=offsets)
 
 
 def _offsets(text: str) -> KafkaStart:
