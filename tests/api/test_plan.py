@@ -59,7 +59,7 @@ def test_operators_between_exchanges_are_one_vertex() -> None:
     job = graph(source().mapInArrow(same, ROWS.schema).mapInArrow(other, ROWS.schema).keyBy("k").agg(n=("v", "sum")))
     assert shape(job) == [
         ["mapInArrow(same)", "mapInArrow(other)", "partial aggregate by k: n=sum(v)"],
-        ["final aggregate by k: n=sum(v)"],
+        ["aggregate by k: n=sum(v)"],
     ]
     assert job.result == (1,)
     assert [(edge.producer, edge.consumer, edge.exchange.kind) for edge in job.edges] == [(0, 1, "hash")]
@@ -114,7 +114,7 @@ def test_diamonds_that_end_in_a_join_store_what_is_read_last() -> None:
     hybrid = [edge for edge in job.edges if edge.kind is PartitionKind.HYBRID_FULL]
     assert [(edge.consumer, edge.side) for edge in hybrid] == [(4, 0)]
     assert len(job.notes) == 1
-    assert "(hash(k) + final aggregate by k + mapInArrow(same) -> inner join on k): hybrid_full" in job.notes[0]
+    assert "(hash(k) + aggregate by k + mapInArrow(same) -> inner join on k): hybrid_full" in job.notes[0]
     job = join("pipelined")
     hybrid = [edge for edge in job.edges if edge.kind is PartitionKind.HYBRID_FULL]
     assert [(edge.producer, edge.consumer) for edge in hybrid] == [(0, 1)]
@@ -282,8 +282,17 @@ def test_explain_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     source(2).keyBy("k", numPartitions=8).agg(n=("v", "sum")).explain()
     text = capsys.readouterr().out
     assert "hash(k), hybrid_full, service local, 2 -> 8" in text
-    assert "Note: exchange 0 (batches in 2 partitions + partial aggregate by k -> hash(k) + final aggregate" in text
+    assert "Note: exchange 0 (batches in 2 partitions + partial aggregate by k -> hash(k) + aggregate" in text
     assert "because all stages at once would need 9 slots and there are 8" in text
+
+
+def test_a_plan_speaks_of_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Stages and exchanges are called what their user called, also those without keys."""
+    source(2).toOne().agg(n=("v", "sum")).partitionCustom(lambda batch: batch["n"], 1).explain()
+    text = capsys.readouterr().out
+    assert "Stage 1: toOne + aggregate of all rows" in text
+    assert "partitionCustom" in text
+    assert "to_one" not in text
 
 
 def test_resources_are_the_stage_s() -> None:

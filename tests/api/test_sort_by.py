@@ -127,7 +127,7 @@ def test_the_plan_of_a_sort(capsys: pytest.CaptureFixture[str]) -> None:
     stream.explain()
     text = capsys.readouterr().out
     for part in (
-        "sample of n asc nulls first, s desc nulls last, to_one, blocking_sort_merge",
+        "sample of n asc nulls first, s desc nulls last, toOne, blocking_sort_merge",
         "combine: find ranges of",
         "operator: sort by n asc nulls first",
         "range, blocking_sort_merge",

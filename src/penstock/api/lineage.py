@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.graph import INTERNAL, Combine, Operator, Resources, Source, Summary
+from penstock.graph import Combine, Operator, Resources, Source, Summary, exchange_title
 from penstock.operators.exchanges import PartitionerSpec
 
 
@@ -85,8 +85,7 @@ class ExchangeStep:
     @property
     def name(self) -> str:
         """The name that `explain` shows."""
-        keys = ", ".join(key for key in self.spec.keys if not key.startswith(INTERNAL))
-        return f"{self.spec.kind}({keys})" if keys else self.spec.kind
+        return exchange_title(self.spec)
 
 
 @dataclass(frozen=True, slots=True)

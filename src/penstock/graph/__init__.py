@@ -7,7 +7,7 @@ from penstock.graph.deadlocks import refuse_ordered_sides, without_deadlocks
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
 from penstock.graph.execution_graph import ExecutionGraph
 from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState
-from penstock.graph.explanation import INTERNAL, columns_text, explain_graph
+from penstock.graph.explanation import INTERNAL, columns_text, exchange_title, explain_graph
 from penstock.graph.failover import JobView, Place, downstream_of, restart_set
 from penstock.graph.job_graph import (
     RESULT_EDGE,
@@ -84,6 +84,7 @@ __all__ = [
     "collation_of",
     "columns_text",
     "downstream_of",
+    "exchange_title",
     "explain_graph",
     "fields_of",
     "footer_of",

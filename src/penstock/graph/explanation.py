@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
+from penstock.graph.job_graph import Exchange, JobEdge, JobGraph, JobVertex
 from penstock.graph.regions import Region, regions, slots_needed
 from penstock.graph.spark_types import shown_type
 
 INTERNAL = "#"
 """The sign in names of columns that Penstock adds to rows on their way."""
 _PLACE = "place"
+_VERBS = {"to_one": "toOne", "custom": "partitionCustom"}
 
 
 def explain_graph(graph: JobGraph) -> str:
@@ -90,11 +91,15 @@ def edge_title(graph: JobGraph, edge: JobEdge) -> str:
 
 
 def _partitioner(edge: JobEdge) -> str:
-    keys = ", ".join(key for key in getattr(edge.exchange, "keys", ()) if not key.startswith(INTERNAL))
-    partitioner = f"{edge.exchange.kind}({keys})" if keys else edge.exchange.kind
-    if edge.summary is not None:
-        partitioner = f"{edge.summary.name}, {partitioner}"
-    return partitioner
+    title = exchange_title(edge.exchange)
+    return title if edge.summary is None else f"{edge.summary.name}, {title}"
+
+
+def exchange_title(exchange: Exchange) -> str:
+    """An exchange by the verb that asks for it, with its keys; what Penstock adds to rows is no key of the user's."""
+    keys = ", ".join(key for key in getattr(exchange, "keys", ()) if not key.startswith(INTERNAL))
+    verb = _VERBS.get(exchange.kind, exchange.kind)
+    return f"{verb}({keys})" if keys else verb
 
 
 def _edge_text(graph: JobGraph, edge: JobEdge) -> str:

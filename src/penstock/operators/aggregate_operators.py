@@ -175,7 +175,7 @@ class _Spec:
     def text(self) -> str:
         """The aggregations as they are shown."""
         items = ", ".join(item.title for item in self.aggregations)
-        return f"{', '.join(self.keys) or 'all rows'}: {items}"
+        return f"{'by ' + ', '.join(self.keys) if self.keys else 'of all rows'}: {items}"
 
 
 class _Running:
@@ -220,7 +220,7 @@ class PartialAggregate:
     @property
     def name(self) -> str:
         """The name that `explain` shows."""
-        return f"partial aggregate by {self.spec.text}"
+        return f"partial aggregate {self.spec.text}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """States of the whole input."""
@@ -259,7 +259,7 @@ class FinalAggregate:
     @property
     def name(self) -> str:
         """The name that `explain` shows."""
-        return f"final aggregate by {self.spec.text}"
+        return f"aggregate {self.spec.text}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row per group."""

@@ -62,7 +62,7 @@ class KeyedAggregate:
     def name(self) -> str:
         """The name that `explain` shows."""
         items = ", ".join(item.title for item in self.aggregations)
-        return f"aggregate by {', '.join(self.keys) or 'all rows'}: {items}"
+        return f"aggregate {'by ' + ', '.join(self.keys) if self.keys else 'of all rows'}: {items}"
 
     @property
     def result_schema(self) -> pa.Schema:
