@@ -24,7 +24,7 @@ import pytest
 
 import client_scripts
 from bare_environment import BareEnvironment
-from effort import THOROUGH, with_all
+from effort import THOROUGH
 from external_process import ExternalProcess
 from penstock import client
 from penstock.connection.handshake import VERSION
@@ -393,7 +393,8 @@ def test_a_reader_that_is_closed_early_has_no_end(place: Place) -> None:
         other.read_all()
 
 
-@pytest.mark.parametrize("comes_back", [True, with_all(False)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("comes_back", [True, False])
 def test_a_host_service_that_is_killed_ends_no_reader_early(tmp_path: Path, comes_back: bool) -> None:
     """In mid-read: the reader has all rows, each once, from the next service, or an error that says they are lost."""
     service = ExternalProcess(tmp_path, "--reserve", "1m")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from effort import with_all
 from ess_harness import EssHarness
 from ess_process import EssProcess, free_port
 from penstock.errors import (
@@ -78,7 +77,8 @@ def file_of(service: EssHarness, descriptor: ShuffleDescriptor, host: str = "a")
     return path_of(folders, names_of(Place.from_text(descriptor.location).number)[0])
 
 
-@pytest.mark.parametrize("remembers", [True, with_all(False)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("remembers", [True, False])
 def test_a_restart_in_mid_data_is_waited_out(tmp_path: Path, remembers: bool) -> None:
     """Killed with chunks under way and started again: no row is lost or comes twice, if it knows who had registered.
 

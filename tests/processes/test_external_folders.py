@@ -103,6 +103,7 @@ def test_a_copy_of_a_folder_is_a_service_of_its_own(
     assert rows_left(exchange.consume([(producer.descriptor, 0, 4)], host="a")) == 4 * ROWS
 
 
+@pytest.mark.thorough
 def test_reads_go_on_over_kills_and_another_time(
     host: ExternalHarness, exchange: ConformanceExchange, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from effort import some_of
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.frames import QueryFrames
@@ -245,7 +244,8 @@ def assert_on_page(reports: list[dict[str, Any]], line: str, stage: str, words: 
     assert sum(stage in text and words in text for text in lines) >= REPORTS / 2, (stage, words, lines)
 
 
-@pytest.mark.parametrize("case", some_of(CASES, 8), ids=lambda case: case.title)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_reports_name_what_is_slow(cluster: ProcessCluster, tmp_path: Path, case: Case) -> None:
     """The stage, the cause, and the operator; with a hot key that too."""
     with running(cluster, case, tmp_path) as (graph, handle):

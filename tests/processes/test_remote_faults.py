@@ -213,6 +213,7 @@ def test_a_worker_that_is_started_again_serves_what_was_committed(
         rows_left(exchange.consume([(done.descriptor, 0, 4), (late.descriptor, 0, 4)]))
 
 
+@pytest.mark.thorough
 def test_a_kept_result_comes_back_with_its_worker(cluster: RemoteCluster) -> None:
     """The manager has lost the worker, the application is over, and what is under a name waits for it."""
     schema = pa.schema([("id", pa.int64())])

@@ -171,6 +171,7 @@ def test_newest_rows_of_a_folder(spark: Any, tmp_path: Path) -> None:
         penstock.latestRows(spark, str(tmp_path), "user")
 
 
+@pytest.mark.thorough
 def test_whole_results_are_those_of_pyspark(spark: Any, tmp_path: Path) -> None:
     """All groups after each of two runs, of which the second gets more files; the view is made anew by it."""
     rows: dict[tuple[int, bool], set[Any]] = {}

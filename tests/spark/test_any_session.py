@@ -100,6 +100,7 @@ def interrupt_on_terminal(child: pexpect.spawn, folder: Path) -> None:
     child.expect(r"NEXT 1000 ([\d.]+)")
 
 
+@pytest.mark.thorough
 def test_script(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All sessions count, the error is the user's, Ctrl-C stops the tasks, the end leaves a good exit code.
 

@@ -147,6 +147,7 @@ def test_parquet_that_is_none(spark: Any, tmp_path: Path) -> None:
         penstock.readParquet(spark, tmp_path / "empty")
 
 
+@pytest.mark.thorough
 def test_parquet_that_goes_away(spark: Any, tmp_path: Path) -> None:
     """Files removed between the plan and the action: the job's error names the file."""
     spark.range(0, ROWS, 1, 2).write.parquet(str(tmp_path / "p"))

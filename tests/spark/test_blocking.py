@@ -52,6 +52,7 @@ def test_more_consumers_than_slots(spark: Any, numbers: str, mode: str, consumer
     assert max(counts) < ROWS
 
 
+@pytest.mark.thorough
 def test_the_slot_of_a_finished_producer_is_free(spark: Any, numbers: str) -> None:
     """Producers take every slot, consumers too: pipelined can't fit, blocking runs, so the slots came free."""
     stream = penstock.readParquet(spark, numbers).rebalance(SLOTS, mode="blocking").mapInArrow(count, "n long")

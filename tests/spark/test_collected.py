@@ -52,11 +52,13 @@ def types_of(value: Any) -> Any:
     [
         {},
         with_all({"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.execution.arrow.pyspark.enabled": "true"}),
-        {
-            "spark.sql.execution.arrow.useLargeVarTypes": "true",
-            "spark.sql.execution.arrow.pyspark.enabled": "true",
-            "spark.sql.execution.arrow.pyspark.selfDestruct.enabled": "true",
-        },
+        with_all(
+            {
+                "spark.sql.execution.arrow.useLargeVarTypes": "true",
+                "spark.sql.execution.arrow.pyspark.enabled": "true",
+                "spark.sql.execution.arrow.pyspark.selfDestruct.enabled": "true",
+            }
+        ),
     ],
     ids=["defaults", "Tokyo", "large"],
 )

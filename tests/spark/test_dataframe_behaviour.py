@@ -115,6 +115,7 @@ def test_plans_run_nothing(spark: Any) -> None:
     assert jobs() == 2
 
 
+@pytest.mark.thorough
 def test_broken_off_reads(spark: Any, counting: Counting) -> None:
     """Readers that stop early leave the result whole, and nothing open in the environment."""
     stream = penstock.fromDataFrame(spark.range(0, 200_000, 1, 2)).mapInArrow(counting.stage(), "id long")
@@ -264,6 +265,7 @@ def test_every_exchange_keeps_every_row(mixed: Any, kind: str) -> None:
         assert wrong.count() == 0
 
 
+@pytest.mark.thorough
 def test_union_and_two_edges(spark: Any, counting: Counting) -> None:
     """One stage feeds two exchanges and runs once; their union has all rows, also after another exchange."""
     stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).mapInArrow(counting.stage(), "id long")

@@ -129,6 +129,7 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
+@pytest.mark.thorough
 def test_one_over_another_and_behind_a_key(spark: Any, source: Stream, tmp_path: Path) -> None:
     """A later persisted stream is made of an earlier one; `run` and `keyBy` know it too."""
     keyed = source.mapInArrow(_same, "id long").keyBy("id", numPartitions=2).persist()

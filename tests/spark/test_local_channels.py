@@ -39,6 +39,7 @@ def test_local_channels_never_touch_tcp(spark: Any, tmp_path: Path) -> None:
     assert figures["segments_in_use"] == figures["hybrid_segments"], "more than the result, which is in memory still"
 
 
+@pytest.mark.thorough
 def test_the_environment_needs_its_pool_and_little_more(spark: Any, tmp_path: Path) -> None:
     """Beside the shared pool the environment process takes less than 150 MB, whatever went through it."""
     assert _exchange(spark, tmp_path) == _ROWS

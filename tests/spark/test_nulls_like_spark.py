@@ -188,6 +188,7 @@ def test_sparks_optimizer_believes_what_we_say(frames: tuple[Any, Any]) -> None:
     assert set(found[0]) == {1, 2}  # two rows have no value that is not nested
 
 
+@pytest.mark.thorough
 def test_what_is_persisted_or_written_keeps_its_nulls(spark: Any, frames: tuple[Any, Any], tmp_path: Path) -> None:
     """A persisted union and one read back from Parquet have the same rows; read back, all columns may be null."""
     one, other = map(penstock.fromDataFrame, frames)

@@ -170,6 +170,7 @@ def test_nothing_is_left_behind(spark: Any, numbers: str) -> None:
     probe.wait_as_before({**before, "files": probe.files()})
 
 
+@pytest.mark.thorough
 def test_lost_file(spark: Any, numbers: str) -> None:
     """One partition's files are gone: found by its reader, made again under the action; the old run is released."""
     frame = counted(spark, numbers, 16).toDF()
@@ -329,6 +330,7 @@ def test_dataframe_without_a_slot_says_so(spark: Any) -> None:
     assert SessionProbe(spark).slots_in_use() == 0
 
 
+@pytest.mark.thorough
 def test_over_a_persisted_stream(spark: Any, numbers: str) -> None:
     """Its job may have to make what it reads first, so it is planned anew: a new action is, a planned one says so."""
     kept = penstock.readParquet(spark, numbers).rebalance(2).persist()

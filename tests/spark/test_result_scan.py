@@ -166,6 +166,7 @@ def test_the_plan_shows_the_pipeline(spark: Any, capsys: pytest.CaptureFixture[s
     assert "mapInArrow(divide)" in shown
 
 
+@pytest.mark.thorough
 def test_a_result_joins_itself(spark: Any) -> None:
     """By a name that both sides have, aggregated, filtered, and in a union: Spark tells the sides apart."""
     frame = penstock.repartition(spark.range(0, ROWS, 1, 2), 2, "id")

@@ -180,6 +180,7 @@ def shown_of_two(key: tuple[Any, ...], left: Any, _: Any) -> Any:
     return shown(key, left)
 
 
+@pytest.mark.thorough
 def test_keys_of_functions_over_frames(spark: Any) -> None:
     """Types and values of all keys, present and missing, in applyInPandas and cogroup: PySpark's."""
     with conf(spark, {"spark.sql.session.timeZone": "America/New_York"}):

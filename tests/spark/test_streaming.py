@@ -182,6 +182,7 @@ def test_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     assert query.recentProgress[-1]["restarts"] >= 1
 
 
+@pytest.mark.thorough
 def test_next_query_goes_on_where_a_cancelled_one_was(spark: Any, tmp_path: Path) -> None:
     """Another run with the same checkpointLocation: the same id, no row twice, though the first one never stopped.
 
@@ -252,6 +253,7 @@ def test_a_start_that_can_not_go_on_is_refused_and_changes_nothing(spark: Any, t
     again.stop()
 
 
+@pytest.mark.thorough
 def test_queries_go_on_with_other_numbers_of_tasks(spark: Any, tmp_path: Path) -> None:
     """One counter, then three, then two, after as many tasks in turns as that: each number is still counted once.
 

@@ -41,6 +41,7 @@ def driver(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, text=True, env=env)
 
 
+@pytest.mark.thorough
 def test_next_driver_goes_on(tmp_path: Path) -> None:
     """The driver and its JVM die by SIGKILL while rows flow; the next one ends the query: 0 lost, 0 doubled."""
     first = driver(tmp_path)

@@ -56,7 +56,10 @@ def session(spark: Any, mode: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("number", "mode"),
-    [*((number, "blocking") for number in some_of(QUERIES, 8)), *((number, "pipelined") for number in LONGEST)],
+    [
+        *((number, "blocking") for number in some_of(QUERIES, 8)),
+        *((number, "pipelined") for number in some_of(LONGEST, 2)),
+    ],
 )
 def test_the_answer_is_duckdbs(example: ModuleType, session: Any, tables: str, number: int, capsys: Any) -> None:
     """Row for row in order, decimals to the last digit; blocking exchanges, and all stages at once on eight slots."""
@@ -67,6 +70,7 @@ def test_the_answer_is_duckdbs(example: ModuleType, session: Any, tables: str, n
     assert line[-1] == "equal"
 
 
+@pytest.mark.thorough
 def test_a_differing_answer_is_told(
     example: ModuleType, spark: Any, tables: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

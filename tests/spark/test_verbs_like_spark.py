@@ -197,6 +197,7 @@ def test_a_filter_of_an_aggregate_is_sparks(spark: Any) -> None:
         penstock.fromDataFrame(orders(spark)).groupBy("k").agg(F.expr("first(v) FILTER (WHERE v > 1)"))
 
 
+@pytest.mark.thorough
 def test_actions(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Count, collect, take, first, isEmpty, show and toArrow give what they give on a DataFrame."""
     stream = penstock.fromDataFrame(orders(spark)).filter("v > 0")

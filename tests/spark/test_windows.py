@@ -83,6 +83,7 @@ def test_windows_of_windows_are_sparks(spark: SparkSession) -> None:
     same(ours, counted.groupBy(F.window("window", "20 minutes")).agg(F.max("n").alias("most")))
 
 
+@pytest.mark.thorough
 def test_sessions_of_sessions_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
     """By fewer keys they touch, and are one: under another name, out of DataFrames and files, in Spark's hands."""
     frame = events(spark, 7).withColumn("parity", F.col("v") % 2)

@@ -134,6 +134,7 @@ def _colour(seen: Visit, stage: int) -> str:
     return seen.page.eval_on_selector(f"[data-stage='{stage}'] .box", "each => getComputedStyle(each).fill")
 
 
+@pytest.mark.thorough
 def test_a_stage_that_is_slowed_changes_its_colour_and_is_named(
     cluster: ProcessCluster, served: WebPage, browser: Browser, tmp_path: Path
 ) -> None:
