@@ -79,7 +79,7 @@ def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: s
     assert isinstance(error, Exception)
     assert action.ended - began < DEADLINE
     assert "was lost: its process (pid " in str(error)
-    assert re.search(r"was killed( in mapInArrow\(| while it (read|wrote) its )", str(error))  # where it was just then
+    assert re.search(r"was killed( in mapInArrow\(| while it (read|wrote) its )", str(error))  # wherever it was
     assert "org.apache.spark" not in str(error)
     assert not (folder / "ended").exists()
     assert probe.slots_in_use() == 0

@@ -54,6 +54,7 @@ def copied_by_spark(spark: Any, folder: Path) -> None:
             return
 
 
+@pytest.mark.thorough
 def test_registered_sources_do_what_they_do_in_pyspark(spark: Any, tmp_path: Path) -> None:
     """The same program, started on PySpark's reader and on ours: the same rows are committed."""
     (tmp_path / "end").write_text("30")
