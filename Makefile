@@ -26,7 +26,7 @@ TABLES ?= 300
 RESULTS ?=
 BENCH ?= all
 TESTS ?= tests
-JOBS ?= 4
+JOBS ?= 5
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test check docs wheel format bench torture clean
