@@ -8,7 +8,7 @@ of its channel, whatever becomes of its checkpoint.
 
 - A newer barrier gives up the checkpoint that is being aligned: it was subsumed.
 - A marker, or a word from the coordinator, gives up its checkpoint whether its barrier was seen or not.
-- A channel that has ended has had every barrier. A task in front of which nobody runs is told by the coordinator;
+- A channel that has ended has had every barrier. A task in front of which no task runs is told by the coordinator;
   where that word is faster than the ends of its channels, it waits for those.
 
 Non-goals: unaligned barriers and the time-out of aligned ones (`unaligned`).
@@ -116,7 +116,7 @@ class AlignedBarriers:
         return self._complete()
 
     def triggered(self, barrier: CheckpointBarrier, now: float) -> list[Action]:
-        """The coordinator's word to a task in front of which nobody runs (any more)."""
+        """The coordinator triggers a task in front of which no task runs (any more)."""
         if barrier.checkpoint <= self._current:
             return []
         return self._begin(barrier, now) + self._complete()

@@ -26,7 +26,7 @@ CHANNEL: Final = "channel"
 BROADCAST: Final = -1
 """The consumer of a broadcast's one copy."""
 FORMER: Final = -1
-"""The producer of rows that were restored and not read yet, whoever sent them in an earlier plan: read first."""
+"""The producer of rows that were restored and not read yet, of any task of an earlier plan: read first."""
 SIDES: Final[tuple[Side, ...]] = ("in", "out")
 _HEAD: Final = struct.Struct("<IIQ")
 _LENGTH: Final = struct.Struct("<Q")

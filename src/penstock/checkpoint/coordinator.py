@@ -14,11 +14,11 @@ Rules
 - When the query is told to stop, all tasks end their data, and one checkpoint holds the last state of all: the one
   that a later start goes on from. So nothing is triggered before all have ended, and nothing after it, which would
   leave out tasks that have gone.
-- Periodic checkpoints keep `min_pause` seconds after the end of the last one; those that somebody asked for do not.
+- Periodic checkpoints keep `min_pause` seconds after the end of the last one; those that a user asked for do not.
   Not more than `max_concurrent` are under way; what is asked for meanwhile is joined into the next one.
 - A checkpoint fails once, and counts if it is newer than the last completed one; more failures in a row than
   tolerated fail the query. A checkpoint that was subsumed, or given up for a restart, has not failed.
-- While its metadata is being written nobody can tell whether a checkpoint exists, so nothing gives it up then, and
+- While its metadata is being written it is unknown whether a checkpoint exists, so nothing gives it up then, and
   the query does not restart before `is_settled`.
 - Memory: one entry for each task of each checkpoint under way, and the retained completed ones. Nothing grows with
   the number of checkpoints or of restarts.
@@ -43,7 +43,7 @@ Heads = Callable[[Collection[Task]], Iterable[Task]]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
-    """When checkpoints are taken; seconds. `interval` None: only when somebody asks.
+    """When checkpoints are taken; seconds. `interval` None: only when they are asked for.
 
     Aligned barriers turn unaligned after `aligned_timeout`, 0: they never were aligned; None: never. A checkpoint
     that is not complete `BEGIN_ANEW` times as long after its trigger begins anew, unaligned from the start: one of
@@ -188,7 +188,7 @@ class CheckpointCoordinator:
         return self.latest_begun
 
     def closed(self, cause: str, now: float) -> list[do.Decision]:
-        """The query is over: as `interrupted`, and whoever asked is told."""
+        """The query is over: as `interrupted`, and open calls are answered."""
         decisions = self.interrupted(cause, now)
         decisions += [do.AnswerTrigger(call, None, cause) for call in self._asked]
         self._asked.clear()
@@ -226,7 +226,7 @@ class CheckpointCoordinator:
     # --- triggers
 
     def asked(self, call: int, now: float) -> list[do.Decision]:
-        """Somebody wants a checkpoint now; the answer carries the call's number."""
+        """A checkpoint is wanted now; the answer carries the call's number."""
         self._asked.append(call)
         return self._advance(now)
 
@@ -331,7 +331,7 @@ class CheckpointCoordinator:
         if not self._tasks or self._is_short or self._is_failed or len(self._pending) >= self._options.max_concurrent:
             return False
         if not self._tasks - self._finished:
-            return False  # nobody is left to hold anything
+            return False  # no task is left to take a snapshot
         if self._asked and not self._schedule.is_stopping:
             return True
         if self._uncovered() and now >= self._schedule.retry_at:

@@ -11,7 +11,7 @@ from penstock.checkpoint.barriers import CheckpointBarrier
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Tell these tasks, in front of which nobody runs, to take their snapshots and send the barrier on."""
+    """Tell these tasks, in front of which no task runs, to take their snapshots and send the barrier on."""
 
     barrier: CheckpointBarrier
     heads: tuple[Hashable, ...]
@@ -58,7 +58,7 @@ class DiscardHandle:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTrigger:
-    """Answer whoever asked: with the checkpoint's number, or with why there is none."""
+    """Answer the call: with the checkpoint's number, or with why there is none."""
 
     call: int
     checkpoint: int | None

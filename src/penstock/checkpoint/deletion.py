@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes checkpoints for somebody who has no query there: some of a location's, a whole location, a savepoint.
+"""Deletes checkpoints where no query runs: some of a location's, a whole location, a savepoint.
 
 Rules
 - Nothing goes where a query runs, or may run: its sign says so (`running`).
@@ -111,7 +111,7 @@ class Deletion:
         return bool(self._fs.get_file_info(f"{self._root}/{stamp}/{METADATA}").type == fs.FileType.File)
 
     def _clear(self, stamp: Stamp, needed: set[str]) -> None:
-        """Remove the metadata of a checkpoint, and then those files of it that nobody needs."""
+        """Remove the metadata of a checkpoint, and then those files of it that are not needed."""
         path = f"{self._root}/{stamp}"
         self._clear_metadata(path)
         if not needed:

@@ -25,7 +25,7 @@ class AwayError(CheckpointError, OSError):
 
 
 class UncertainCheckpointError(CheckpointError):
-    """Nobody can tell whether a checkpoint is complete: neither it nor one before it may be gone on from now."""
+    """It is unknown whether a checkpoint is complete: the query may go on neither from it nor from one before it."""
 
 
 class NewerFormatError(CheckpointError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The finds of somebody who looks at a checkpoint location."""
+"""The checkpoints that were found at a location, usable or not."""
 
 from __future__ import annotations
 

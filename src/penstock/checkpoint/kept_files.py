@@ -5,11 +5,11 @@ Rules
 - A file is needed while a complete checkpoint that is kept consists of it, or refers to it. Checkpoints under way
   need no count: a task refers to a piece in each of its snapshots until it reads of it and never after that, so the
   newest complete checkpoint refers to all that a later one may.
-- A folder loses its metadata with its checkpoint, and its files when nobody refers to them any more: so each
+- A folder loses its metadata with its checkpoint, and its files when no checkpoint refers to them any more: so each
   checkpoint that goes has its own folder looked at, and those that it referred to.
 - A new owner counts anew, from the checkpoints that it keeps; whatever else lies there goes.
 - Files of logs are counted alike. One that was begun before the newest complete checkpoint, and that none needs, will
-  not be needed (`log_files`); of later ones nobody knows.
+  not be needed (`log_files`); of later ones that is unknown.
 Memory: the names of files of the kept checkpoints.
 """
 

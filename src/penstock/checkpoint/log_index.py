@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of a log file's pieces at its end, so that a task finds rows in it that nobody has told it of.
+"""The list of a log file's pieces at its end, so that a task finds rows in it that it was not told of.
 
 Layout behind the last piece: a msgpack list with name, offset, length, checksum, first row and rows of each piece;
 then the list's length u64, its xxh3 checksum u64 and the magic (8 bytes), little-endian.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows in flight that producers have logged: which pieces of the logs a checkpoint needs, as a core without I/O.
 
-A producer logs the rows of each channel as it deals them out, in pieces, and nobody else does. Both ends count a
+The producer alone logs the rows of each channel as it deals them out, in pieces. Both ends count a
 channel's rows since their attempt began. The rows in flight at a checkpoint are then a range: from those that the
 consumer had taken at its snapshot to those that the producer had given at its own. The producer does not know how far
 consumers are. So it tells of all pieces since the last checkpoint that it knows to be complete, and `cut` puts what

@@ -22,7 +22,7 @@ MAGIC: Final = b"PSTKCKPT"
 VERSION: Final = 7
 _READ: Final = (1, 2, 3, 4, 5, 6, 7)
 """Version 1 has no figures, in 1 and 2 all chunks lie in their part's own file, before 4 no rows are logged, before 5
-nobody knows what sources read, before 6 the names of stages and sink, and before 7 savepoints."""
+there is nothing of what sources read, before 6 no name of a stage or sink, and before 7 no savepoint."""
 _HEAD: Final = struct.Struct("<8sIQQ")
 
 

@@ -70,7 +70,7 @@ class NewestNote:
             stream.write(_encode(stamp))
 
     def read(self) -> Stamp | None:
-        """The newest checkpoint, or None where nobody has said so; raises OSError."""
+        """The newest checkpoint, or None where no whole note says it; raises OSError."""
         try:
             with self._fs.open_input_stream(self._path) as stream:
                 data = stream.read()

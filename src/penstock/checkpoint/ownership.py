@@ -4,7 +4,7 @@
     owners/<epoch>-<token>            a claim; that it is there is all it says
     owners/<epoch>-<token>.base       what the owner's first checkpoint stands on (`lineage`)
     owners/<epoch>-<token>.base.new   the same, before the claim
-    owners/<epoch>-<token>.running    the sign that its query runs (`running`); it fences nobody
+    owners/<epoch>-<token>.running    the sign that its query runs (`running`); it fences no driver
 
 File systems of object stores have no locks and no exclusive creation that all of them keep, so a location is fenced
 by files that only ever come. A new owner takes an epoch above all that it sees and looks again; of two with one epoch
@@ -13,7 +13,7 @@ name by a move when it is on the disk, in an object store it is one put. It is w
 claim, because a disk that is full must not end the query that runs.
 
 An owner that was paused may still write a checkpoint after it lost the location. It changes nothing: its checkpoints
-carry its name, and whoever comes after has written down which of them count.
+carry its name, and the next owner has written down which of them count.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Ownership:
         return self._mine
 
     def claim(self, stamp: Stamp | None) -> Owner:
-        """Take the location over from whoever has it; `stamp` is what the owner will most likely stand on.
+        """Take the location over from its owner; `stamp` is what the new owner will most likely stand on.
 
-        Raises OSError where the location can't be written, and nobody has lost it then.
+        Raises OSError where the location can't be written, and its owner keeps it then.
         """
         self._fs.create_dir(self._folder)
         # Without it epochs begin anew after a loss of power, and with the location's own name all goes.
@@ -101,7 +101,7 @@ class Ownership:
         self._disk.sync_folder(self._folder)
 
     def withdraw(self) -> None:
-        """Give the claim back: nothing was done under it, so whoever had the location has it again."""
+        """Give the claim back: nothing was done under it, so the former owner has the location again."""
         mine, self._mine = self._mine, None
         if mine is not None:
             self._remove(mine)

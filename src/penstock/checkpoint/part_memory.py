@@ -2,7 +2,7 @@
 """A task's part of a checkpoint in memory that another process of the host reads, to store it with those of others.
 
 The other process opens the memory by the writer's process and descriptor, as the kernel shows it under `/proc`, so
-nothing lies anywhere that somebody would have to remove. A descriptor that was closed may be another file's by then:
+no file is left that has to be removed. A descriptor that was closed may be another file's by then:
 so the address of a memory also says which file it is. Linux only, as all of the service `local`.
 """
 

@@ -15,9 +15,9 @@ from typing import Final, TypeVar
 _T = TypeVar("_T")
 
 FEW: Final = (0.1, 0.4, 1.5)
-"""Seconds between the tries of somebody for whom a user waits,"""
+"""Seconds between the tries of work that a user waits for."""
 MANY: Final = tuple(0.1 * 2**n for n in range(10))
-"""and of somebody who can't go on before it is known: 102 s in all."""
+"""Seconds between the tries of work without which the query can't go on: 102 s in all."""
 
 
 def patiently(work: Callable[[], _T], waits: Sequence[float]) -> _T:

@@ -4,8 +4,8 @@
 Rules
 - Before this owner has committed nothing of an earlier owner goes, however useless it looks: what was found may have
   been found wrongly, and only a commit proves that a query goes on here.
-- A checkpoint loses its metadata first, so that what is left of it never looks like one. That nobody finds the
-  metadata is no proof: the location may be away, and come back while the parts are removed.
+- A checkpoint loses its metadata first, so that what is left of it never looks like one. That the metadata
+  is not found is no proof: the location may be away, and come back while the parts are removed.
 - A folder in which a file is needed is not removed as a whole, also where a list of it shows no such file.
 - Tasks may still write for a checkpoint that was given up. So each commit looks for what they have left.
 - The caller has asked whether this driver still owns the location.
@@ -96,7 +96,7 @@ class Removal:
         return bool(self._log_folders)
 
     def end(self) -> None:
-        """Nobody writes this owner's logs any more."""
+        """This owner's logs are not written any more: remove what is not needed of them."""
         self._clear_logs(None)
 
     @property
@@ -104,7 +104,7 @@ class Removal:
         return log_folder(str(self._ownership.mine))
 
     def _clear_logs(self, limit: int | None) -> None:
-        """Remove files of logs that nobody needs; of this owner those begun before `limit`, None: all of them."""
+        """Remove files of logs that are not needed; of this owner those begun before `limit`, None: all of them."""
         own = self._own_logs
         for folder in sorted(self._log_folders):
             before = limit if folder == own else None
@@ -122,7 +122,7 @@ class Removal:
                     self._fs.delete_dir(f"{self._root}/{folder}")
 
     def _clear(self, folder: Stamp) -> None:
-        """Remove what nobody needs of a folder."""
+        """Remove what is not needed of a folder."""
         path, needed = f"{self._root}/{folder}", self._files.needed(str(folder))
         with contextlib.suppress(FileNotFoundError):
             self._lose_metadata(path)

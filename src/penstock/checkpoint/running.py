@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sign that a query runs at a checkpoint location, for whoever is about to delete something there.
+"""The sign that a query runs at a checkpoint location, for a process that is about to delete something there.
 
     owners/<epoch>-<token>.running   host, process and time of a driver that has the location, or had it
 
-The driver holds a lock on its file as long as the query runs, and removes the file at the end. A file that nobody
-holds was left by a driver that died. On a file system without locks (an object store) a file alone says nothing
+The driver holds a lock on its file as long as the query runs, and removes the file at the end. A file that is
+not locked was left by a driver that died. On a file system without locks (an object store) a file alone says nothing
 certain: its driver may run or be dead.
 
-The sign fences nobody: two drivers may have one each, and the owners' claims say which of them may commit.
+The sign fences no driver: two drivers may have one each, and the owners' claims say which of them may commit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNNING = ".running"
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Somebody who runs a query at a location, or did; `is_certain`: its lock says that it runs now."""
+    """A driver that runs a query at a location, or did; `is_certain`: its lock says that it runs now."""
 
     text: str
     is_certain: bool

@@ -53,7 +53,7 @@ class Stamp:
 
     @classmethod
     def by(cls, owner: str, number: int) -> Stamp:
-        """The stamp of a checkpoint that this owner takes; raises ValueError where nobody is called so."""
+        """The stamp of a checkpoint that this owner takes; raises ValueError where that is no owner's name."""
         found = Owner.of(owner)
         if found is None:
             raise ValueError(f"{owner!r} names no owner of a checkpoint location")

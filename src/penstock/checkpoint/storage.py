@@ -103,7 +103,7 @@ class PartFile:
         Disk(self._fs).sync_file(self._place)
 
     def give_up(self) -> None:
-        """Nobody needs it: remove it, as far as that is possible."""
+        """It is not needed: remove it, as far as that is possible."""
         with contextlib.suppress(OSError):
             self._stream.close()
         with contextlib.suppress(OSError):
@@ -301,7 +301,7 @@ class CheckpointStorage(PartStorage):
         Raises CorruptCheckpointError where a file that it needs is not here: the checkpoint does not exist then.
         Asked twice: an owner that is still the last one after the move is followed by one that sees the checkpoint. A
         step that fails after the move is tried for long, because the checkpoint can be taken for complete by then.
-        Raises UncertainCheckpointError where nobody can tell.
+        Raises UncertainCheckpointError where it stays unknown whether it is complete.
         """
         stamp = self.stamp(metadata.number)
         try:
@@ -441,7 +441,7 @@ class CheckpointStorage(PartStorage):
         return self._removal.sweep(set(keep))
 
     def end(self) -> None:
-        """The query has ended and nobody writes its logs any more: what no kept checkpoint needs of them goes.
+        """The query has ended and writes no more logs: what no kept checkpoint needs of them goes.
 
         Raises FencedError where another driver has taken over: it may need what this one does not know.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At-least-once: count the barriers of each checkpoint and block nobody.
+"""At-least-once: count the barriers of each checkpoint and block no channel.
 
 A snapshot is taken when the last open channel's barrier has come, so it holds rows of faster channels that came after
 theirs; these are replayed as well after a recovery. Several checkpoints may be under way; the completion of one drops
@@ -71,7 +71,7 @@ class CountedBarriers:
         return self._complete()
 
     def triggered(self, barrier: CheckpointBarrier, now: float) -> list[Action]:
-        """The coordinator's word to a task in front of which nobody runs (any more)."""
+        """The coordinator triggers a task in front of which no task runs (any more)."""
         self._begin(barrier, now)
         return self._complete()
 

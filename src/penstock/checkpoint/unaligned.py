@@ -64,7 +64,7 @@ class UnalignedBarriers(AlignedBarriers):
         return super().barrier_came(channel, barrier, now) + self.time_passed(now)
 
     def triggered(self, barrier: CheckpointBarrier, now: float) -> list[Action]:
-        """The coordinator's word to a task in front of which nobody runs (any more)."""
+        """The coordinator triggers a task in front of which no task runs (any more)."""
         if barrier.alignment is Alignment.UNALIGNED:
             return self.announced(barrier, now)
         return super().triggered(barrier, now) + self.time_passed(now)

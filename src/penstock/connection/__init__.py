@@ -11,7 +11,7 @@
     opening                    the side that connects; `dialing` does without an event loop
     frames, frame_connection   what is sent then: the head of every frame, and the shell that moves frames
     loop_thread                a thread with an event loop, for synchronous code
-    listeners                  whether somebody still listens at an address
+    listeners                  whether a process still listens at an address
 
 One contract: TLS is a transport around a transport, so handshake and frames are the same with and without it.
 """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of each user at a service: nobody uses up what is there for all. Pure.
+"""The budget of each user at a service: no user takes what is there for all. Pure.
 
 Rules: a user is who the kernel says, over a Unix socket, or whose application it is, over a port; all of a user's
 applications share. The service has so many descriptors: a user's connections are fewer than what is left for others,
 so that one user gets half at the most, two of them a third each, and there is always something left. Their
 memory is bounded beside: a connection costs `CONNECTION_BYTES`, and of questions that have come in part, or whose
-answers nobody reads, a user has a quarter of the memory. The service reads no more questions of a user who is over,
+answers are not read, a user has a quarter of the memory. The service reads no more questions of a user who is over,
 until it is less; a connection beyond the budget is closed.
 
 Limit: users that are one for the kernel, such as pods that all run as 185, share one budget.
@@ -54,7 +54,7 @@ class UserShare:
         self._waiting[wake] = None
 
     def leave(self, wake: Callable[[], None]) -> None:
-        """Somebody waits no more; idempotent."""
+        """Do not call this any more; idempotent."""
         self._waiting.pop(wake, None)
 
     def less(self, *, questions: int = 0, unread: int = 0) -> None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificates out of files, or made anew, and the contexts of TLS 1.3 that are made of them.
 
-A driver makes one for its application, which is its own authority: whoever has the application's secret has it too,
-trusts it alone, and shows it to others. It lives in memory, as long as its application. An operator's are files.
+A driver makes one for its application, which is its own authority: a process that has the application's secret has it
+too, trusts it alone, and shows it to others. It lives in memory, as long as its application. An operator's are files.
 
 Rules. Nothing older than TLS 1.3 is spoken. No name is checked against a certificate: the handshake after it proves
-the secret for exactly this certificate (`handshake`), so one that somebody else has, of any authority or of none,
+the secret for exactly this certificate (`handshake`), so another certificate, of any authority or of none,
 is worth nothing. A side without authorities relies on that proof alone.
 """
 
@@ -144,5 +144,5 @@ def _file_of(data: bytes) -> Iterator[str]:
 
 
 def _no_password() -> bytes:
-    """A key with a password is refused rather than asked for on a terminal that nobody looks at."""
+    """A key with a password is refused rather than asked for on a terminal that may not be there."""
     raise ValueError("the key has a password")

@@ -14,7 +14,7 @@ _LEAST_DESCRIPTORS, _FEW_DESCRIPTORS = 256, 4096
 
 
 def own_descriptors() -> int:
-    """The files and connections that this process may have; SettingError where these are too few to serve anybody."""
+    """The files and connections that this process may have; SettingError where these are too few to serve."""
     few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if few < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -21,7 +21,7 @@ def dial(
 ) -> socket.socket:
     """A socket to this address, `tcp://` or `tls://`, proved to and proved by.
 
-    Raises EnvironmentLostError where nobody is there (its cause is an OSError), AuthenticationError or SettingError.
+    Raises EnvironmentLostError where nothing answers (its cause is an OSError), AuthenticationError or SettingError.
     """
     scheme = address.partition("://")[0]
     host, port = split_host(address, scheme)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The side that is connected to: lets in who proves the application's secret, and nobody else.
+"""The side that is connected to: lets in only peers that prove the application's secret.
 
 Rules. Of a connection 300 bytes are read before it has proved itself, and it has ten seconds for them, however it
 spreads them. Those under way are few, and few of one source (`unauthenticated`): for a new one the first one goes.
@@ -61,7 +61,7 @@ class Door(Generic[E]):
         return len(self._waiting)
 
     def come(self, endpoint: E) -> None:
-        """Somebody has connected."""
+        """A peer has connected."""
         if self._is_closed:
             self._refuse(endpoint, "it has come too late")
             return
@@ -73,7 +73,7 @@ class Door(Generic[E]):
             first.end("it has proved nothing yet, and too many others want to")
 
     def close(self) -> None:
-        """Let nobody in any more; those on the way are closed. Idempotent."""
+        """Let no peer in any more; those on the way are closed. Idempotent."""
         self._is_closed = True
         for greeting in list(self._waiting):
             greeting.end("this end is closing")

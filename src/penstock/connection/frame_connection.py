@@ -5,7 +5,7 @@ Rules. Callbacks only, no task. A turn of reading or writing is bounded (TURN by
 others. The core is polled for frames until HIGH_WATER bytes wait that the kernel has not accepted, and then not again
 before they are below LOW_WATER. Each frame's `recycle` is called once, when its last byte was accepted or the
 connection ended. `close` leaves no callback behind, and no way from the core back to here: memory of what is over is
-free at once, and not when somebody looks for circles.
+free at once, and not at the next garbage collection.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class FrameConnection(Generic[M]):
         self._endpoint.close()
         try:
             self._logic.connection_lost(error)
-        except Exception as fault:  # noqa: BLE001 - whoever closes several connections must get to the next one
+        except Exception as fault:  # noqa: BLE001 - a caller that closes several connections must get to the next one
             self._loop.call_exception_handler({"message": f"closing {self.peer}", "exception": fault})
         self._drop_pending()
         if self._logic.wake == self.wake:  # else it has another connection already
@@ -306,7 +306,7 @@ class FrameConnection(Generic[M]):
 
 
 def _nobody() -> None:
-    """Nobody is to be woken any more."""
+    """There is nothing to wake any more."""
 
 
 def _lost(peer: str, error: BaseException) -> EnvironmentLostError:

@@ -5,7 +5,7 @@ Head: total length u32 (with the head), type u8, a zero byte, flags u16, two che
 and their bodies are the business of who speaks (`link/frames`, `network/frames`). The handshake has checked protocol
 and version, so the head does not repeat them.
 
-The first checksum is of the eight bytes before it: nobody waits for the end of a frame whose length has come damaged.
+The first checksum is of the eight bytes before it: a frame whose length has come damaged is not waited for.
 The second is of what the head vouches for, with these eight bytes as its seed. That is the body, or, where rows
 follow, what says whose they are: rows have checksums of their own. Both are the lower half of xxh3_64. TCP's have 16
 bits, and a bit that turns in a question would bring another range's rows, with sums that match them.
@@ -47,7 +47,7 @@ class OutgoingFrame:
 
 
 def frame(kind: int, body: bytes = b"") -> bytes:
-    """One whole frame; raises ProtocolError for one that nobody would read."""
+    """One whole frame; raises ProtocolError for one longer than FRAME_LIMIT."""
     if HEADER.size + len(body) > FRAME_LIMIT:
         raise ProtocolError(f"a message of {len(body):,} bytes is to be sent: {FRAME_LIMIT:,} is the limit")
     return beginning(kind, body)

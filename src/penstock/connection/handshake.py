@@ -11,8 +11,8 @@ connected to proves last: who does not know the secret is told nothing but a non
 that speaks another version is told ours, so that it can say so. Nonces are fresh for each connection, and roles and
 the service are part of the proof, so neither replay nor reflection helps, nor what was said at another door.
 Comparison takes constant time. Nothing is parsed before the lengths fit. The version is that of all that follows.
-`stream` is what `bind` was given: over TLS the fingerprint of the server's certificate, so a proof that somebody
-relays between two streams is worth nothing. A server of several applications finds the secret by the client's
+`stream` is what `bind` was given: over TLS the fingerprint of the server's certificate, so a proof that is
+relayed between two streams is worth nothing. A server of several applications finds the secret by the client's
 identity.
 
 Limits: identities of at most 255 bytes. Non-goals: encryption (`tls`), and protection of plain text that is relayed.
@@ -61,7 +61,7 @@ class Service(Enum):
     EXTERNAL = 4
     """The host service `external`, the applications of a host and their readers."""
     REMOTE = 5
-    """A manager or worker of the remote shuffle service, whoever uses it."""
+    """A manager or worker of the remote shuffle service, its clients."""
 
 
 class _Step(Enum):
@@ -83,7 +83,7 @@ class Secrets(Protocol):
         """This end's name."""
 
     def secret_of(self, peer: str) -> bytes | None:
-        """The secret that a peer of this identity has to prove; None for one that nobody knows.
+        """The secret that a peer of this identity has to prove; None for one that is not known.
 
         An end that connects asks for the secret of "", before it knows who is there.
         """
@@ -103,7 +103,7 @@ class Credentials:
             raise ValueError(f"identity {self.identity!r} is longer than {MAX_IDENTITY} bytes")
 
     def secret_of(self, peer: str) -> bytes:
-        """The one secret, whoever the peer is."""
+        """The one secret, for every peer."""
         return self.secret
 
 
@@ -219,7 +219,7 @@ class Handshake:
             name = identity.decode()
         except UnicodeDecodeError:
             raise self._refusal("has an identity that is not UTF-8") from None
-        if self._role is Role.SERVER:  # for one that nobody knows the proof fails like any other
+        if self._role is Role.SERVER:  # for an unknown one the proof fails like any other
             self._secret = self._secrets.secret_of(name) or secrets.token_bytes(MIN_SECRET)
         expected = self._mac(_other(self._role), self._identity, identity)
         if not hmac.compare_digest(mac, expected) or any(padded[length:]):

@@ -51,7 +51,7 @@ class Opener:
     async def open(self, address: str) -> Endpoint:
         """A stream over which both ends have proved themselves.
 
-        Raises EnvironmentLostError where nobody is there (its cause is an OSError), AuthenticationError or
+        Raises EnvironmentLostError where nothing answers (its cause is an OSError), AuthenticationError or
         SettingError.
         """
         broken = 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The users and applications of a service that serves several, and the secrets by which they prove who they are.
 
-A user has a key, which the operator gives to the service and to that user's drivers, and to nobody else. The secret
+A user has a key, which the operator gives to the service and to that user's drivers only. The secret
 of an application is derived from it (HMAC-SHA256 over its name), so a service needs no list of applications and knows
 all of them after a restart. Tasks and environments have the secret of their application alone: it opens nothing of
-another application of the same user, and nobody finds the key from it.
+another application of the same user, and the key can't be found from it.
 
     alice  s0meBase64...     one line for each user: name, key; `#` begins a comment
 

@@ -7,7 +7,7 @@
     serving_protection    such a service itself
 
 Without a certificate it is plain text, which refuses to leave loopback unless the user accepts that (`never`). So
-nobody who answers in plain text, and no address that says so, makes a process send rows that others can read.
+no peer that answers in plain text, and no address that says so, makes a process send rows that others can read.
 
 A service uses it so. It listens with `protection.transport().listen(address, door.come)`, and its `Door(service,
 secrets, enter)` gets the peer's proven identity. The side that connects has an `Opener(protection.towards(address),

@@ -20,7 +20,7 @@ class RefusalLog:
         self._unsaid = 0
 
     def say(self, peer: str, cause: object) -> None:
-        """Somebody was refused, for this cause."""
+        """A peer was refused, for this cause."""
         if self._loop.time() < self._quiet_until:
             self._unsaid += 1
             return

@@ -3,7 +3,7 @@
 
 The engine of `ssl` works in memory, and the endpoint below moves what it makes: so bytes that were taken are taken,
 as the seam demands, which a socket of `ssl` cannot say of a record that the system has not taken. Its handshake runs
-in the turns of whoever sends or receives first, within the deadlines that they have.
+in the turns of the first caller to send or receive, within that caller's deadlines.
 
 Rules. A gather write becomes records of up to 16 KiB, small parts together in one. Up to AHEAD bytes wait encrypted
 that the inner endpoint has not taken; until they are gone nothing more is taken. Of a peer that has not finished the
@@ -247,7 +247,7 @@ class TlsEndpoint:
         try:
             is_empty = self._flush()
         except OSError:
-            is_empty = True  # nobody is there any more to take it
+            is_empty = True  # the peer is gone and takes no more
         if is_empty:
             self._end()
 
@@ -284,7 +284,7 @@ class TlsEndpoint:
     def _refill(self, wanted: int = FIRST) -> bool:
         """Take in encrypted bytes; False where none are there, or none will come.
 
-        Of somebody who is asked for little, as who has proved nothing, little is taken.
+        Of a peer that is asked for little, as one that has proved nothing, little is taken.
         """
         scratch = _scratch.chunk[: max(FIRST, wanted)]
         try:
@@ -344,7 +344,7 @@ class TlsEndpoint:
         self._arm()
 
     def _advance(self) -> None:
-        """Somebody waits to send: the handshake goes on, and its failure is told when they try."""
+        """Go on with the handshake for a caller that waits to send: its next try raises the failure."""
         try:
             self._step()
         except (OSError, AuthenticationError) as error:

@@ -56,7 +56,7 @@ class PatientEndpoint(Protocol):
 
 @runtime_checkable
 class BoundEndpoint(Protocol):
-    """An endpoint of a stream that nobody else can have both ends of: what is proved for it holds for no other."""
+    """An endpoint of a stream that no relay can have both ends of: what is proved for it holds for no other."""
 
     @property
     def binding(self) -> bytes:

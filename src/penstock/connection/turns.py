@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The turns of those who ask one process: a user who asks much at once is answered in turn with the others.
+"""Turns for those who ask one process: a user who asks much at once is answered in turn with the others.
 
 Rules: as long as few ask, a question is answered at once. In one pass of the event loop some questions are begun, as
 many as are done within `PASS_SECONDS` or so, and one at the least; the others wait, and users take turns, whatever
 number of connections each has. That counts from the first question of a pass, as hundreds may come in one. So a user
-waits for one question of each other user, and not for all of them. Whoever waits reads nothing meanwhile. Limit: a
-turn ends by itself, so a question that takes long must be cut into several.
+waits for one question of each other user, and not for all of them. A connection that waits reads nothing
+meanwhile. Limit: a turn ends by itself, so a question that takes long must be cut into several.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Turns:
                     self._line[user] = waiting
                 self._begun += 1
                 go()
-        finally:  # one that raises keeps nobody else from his turn
+        finally:  # one that raises keeps no other from its turn
             if self._begun or self._line:
                 self._count()
 

@@ -35,7 +35,7 @@ class Unauthenticated(Generic[T]):
         return iter(self._sources)
 
     def enter(self, peer: T, source: str) -> T | None:
-        """Somebody has come; who has to go for him, if anybody."""
+        """A peer has connected; returns the one that has to go for it, if any."""
         gone: T | None = None
         same = self._by_source.get(source, {})
         if len(same) >= self._most_of_one:
@@ -50,7 +50,7 @@ class Unauthenticated(Generic[T]):
         return gone
 
     def leave(self, peer: T) -> None:
-        """He has proved himself, or is gone; idempotent."""
+        """It has proved itself, or is gone; idempotent."""
         source = self._sources.pop(peer, None)
         if source is None:
             return

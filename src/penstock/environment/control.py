@@ -54,7 +54,7 @@ class LinkTimes:
     heartbeat: float = 0.5
     again: float = 0.25
     refused: float = 2.0
-    """A JobMaster whose host says for so long that nobody listens there is gone."""
+    """A JobMaster whose host says for so long that no process listens there is gone."""
     broken: float = 10.0
     """A handshake that breaks off for so long is with another application; a connection may be cut in it, too."""
 
@@ -84,10 +84,10 @@ class NoMaster:
         raise ControlError(f"this environment has no JobMaster to ask {request.METHOD}")
 
     def report(self, report: Report) -> None:
-        """Nobody wants to know."""
+        """Drop it: there is no JobMaster."""
 
     def put(self, job: str, flag: str, *, is_raised: bool) -> None:
-        """Nobody coordinates: the socket's window is all that holds a sender back."""
+        """Do nothing: the socket's window is all that holds a sender back."""
 
     def forget(self, job: str) -> None:
         """No job has a flag."""
@@ -124,7 +124,7 @@ class MasterLink:
     async def start(self, address: str) -> None:
         """Prove, be proven to, and attach; tried until the lease's time has passed.
 
-        Raises ControlError or AuthenticationError; soon, where nobody listens.
+        Raises ControlError or AuthenticationError; soon, where no process listens.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -212,7 +212,7 @@ class MasterLink:
         return line
 
     def _closed(self, line: MasterLine, cause: BaseException | None) -> None:
-        """A connection has ended: from this moment on whoever asks waits for the next one."""
+        """A connection has ended: from this moment on calls wait for the next one."""
         if line is self._line:
             self._line = None
             self._attached.clear()
@@ -256,7 +256,7 @@ class MasterLink:
                 if clock.now() - last > self._times.lease:
                     log.info("no heartbeat got through for %s s: %s", self._times.lease, error)
                     return
-                if error.is_late and line is not None:  # the driver pauses, or nobody told us of its end
+                if error.is_late and line is not None:  # the driver pauses, or its end was not noticed
                     line.connection.close(EnvironmentLostError("it is open and silent"))
             await asyncio.sleep(self._times.heartbeat)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of an environment process, read off its parts when a heartbeat is due or somebody asks.
+"""The figures of an environment process, read off its parts when a heartbeat is due or its metrics are read.
 
 Counters are plain numbers of the objects that count. Here they are put together: a few steps for each task, gate,
 writer and partition, none for each channel, unless those are wanted in detail.

@@ -153,7 +153,7 @@ class Host:
             await self.serve()
         try:
             await self._endpoint.open()
-        except SettingError as error:  # the driver has refused what nobody can have; this host has too many processes
+        except SettingError as error:  # the driver has checked the setting; this host has too many processes
             log.warning("this environment serves no metrics, but the driver has them: %s", error)
         if isinstance(self.master, MasterLink):
             await self.master.start(self.address)
@@ -166,7 +166,7 @@ class Host:
         return self.address
 
     def accept(self, connection: socket.socket) -> None:
-        """Somebody has come; raises AuthenticationError where its process is another user's."""
+        """A task connects; raises AuthenticationError where its process is another user's."""
         self._door.come(SocketEndpoint(connection, f"pid {peer_pid(connection)}"))
 
     def _enter(self, endpoint: SocketEndpoint, _: str) -> None:

@@ -2,7 +2,7 @@
 """The network memory of one environment, and who may take how much of it.
 
 Pools guarantee what was promised (`penstock.buffer`). Memory beyond that is shared here, between the hybrid
-partitions of this host: they keep theirs as long as nobody needs it. When the pool runs low, those that hold more
+partitions of this host: they keep theirs until it is needed. When the pool runs low, those that hold more
 than their share let go of it, at the end of the turn; finished ones have no share. As long as a writer waits for a
 segment, there is a turn after each step that may free one. Segments that are leased to readers come back when those
 like, so all partitions together lease out at most half of the memory; those that are granted to writers ahead of need
@@ -36,7 +36,7 @@ AHEAD_SHARE = 8
 
 
 class Holder(Protocol):
-    """A partition that holds memory as long as nobody needs it."""
+    """A partition that holds memory until it is needed."""
 
     @property
     def held(self) -> int:

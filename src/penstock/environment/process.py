@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an environment process: configuration in, socket up, word to the starter, work, and a clean end.
+"""The life of an environment process: it reads its configuration, listens, tells its starter, works, and cleans up.
 
 The starter gives the configuration on standard input and the rendezvous lock as an inherited descriptor; it gets
 one `+` on standard output when the socket listens. Before that the process leaves its parent (a fork whose parent
-exits), so that nobody's child list holds it.
+exits), so that the starter has no child to wait for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.settings import Settings
 log = logging.getLogger("penstock.environment")
 
 _WORD_BYTES = 4000
-"""As long is the reason that whoever started us is given, at most: less than a pipe takes at once."""
+"""The starter is given at most so many bytes of the reason: fewer than a pipe takes at once."""
 _SWEEPS = 10
 _SWEEP_SECONDS = 0.1
 
@@ -70,7 +70,7 @@ def main() -> None:
         dismissed = _run(_serve(config, null))
     except PenstockError as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all
-        with contextlib.suppress(OSError):  # the log goes with the folder, and whoever waits for us has to know
+        with contextlib.suppress(OSError):  # the log goes with the folder, and the starter has to know
             os.write(1, b"-" + str(error).encode()[:_WORD_BYTES])
         sys.exit(1)
     finally:
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _sweep_after(directory: str, *, is_driver_dead: bool) -> None:
-    """Remove the folders of those of this host that were killed, for nobody may start here any more.
+    """Remove the folders that killed processes of this host left: there may be no later start to do it.
 
     A killed driver holds the lock of its folder for some instants longer than its sockets.
     """
@@ -99,7 +99,7 @@ def _run(main_task: Coroutine[Any, Any, bool]) -> bool:
 
 
 async def _serve(config: HostConfig, null: int) -> bool:
-    """Serve to the end; False where nobody said that this is the end."""
+    """Serve to the end; False where the JobMaster did not say that this is the end."""
     host = Host(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -132,7 +132,7 @@ def _accept(host: Host, connection: socket.socket) -> None:
 
 
 async def _watch(host: Host, pulse: Pulse) -> None:
-    """Beat, expire readers that wait too long, look after writers and processes, end an environment nobody uses."""
+    """Beat, expire readers that wait too long, look after writers and processes, end an unused environment."""
     loop, lease = asyncio.get_running_loop(), host.config.settings.environment.lease_timeout
     idle_since = loop.time()
     while True:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coroutines of an environment: none ends without somebody being told.
+"""The coroutines of an environment: none ends unnoticed.
 
 A loop that is *kept* runs as long as the environment. If it ends by itself, or raises, the environment must not live
-on without it: it is stopped, with the reason. A coroutine that is *run* once has somebody who is told of its failure.
+on without it: it is stopped, with the reason. A coroutine that is *run* once tells its failure to a callback.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from penstock.link.wire import Plain
 class TaskFrames:
     """The outgoing side of one connection; a member of the turn. `lost` is called, with the cause, when it breaks.
 
-    Not so where the task has closed it: whoever reads it learns that too, after all that the task has said.
+    Not so where the task has closed it: the reading side learns that too, after all that the task has said.
     """
 
     def __init__(self, endpoint: Endpoint, turn: Turn) -> None:
@@ -66,7 +66,7 @@ class TaskFrames:
         self._put(channel_frame(LinkFrameType.CHANNEL_ERROR, port, channel, pack(error_message(error))))
 
     def cancel(self, cause: str, *, is_unwanted: bool = False) -> None:
-        """Tell the task to stop; `is_unwanted`: nobody wants its rows, so that is no failure."""
+        """Tell the task to stop; `is_unwanted`: its rows are not wanted, so that is no failure."""
         self._put(frame(LinkFrameType.UNWANTED if is_unwanted else LinkFrameType.CANCEL, cause.encode()))
 
     def action(self, action: TaskAction) -> None:

@@ -3,7 +3,7 @@
 
 Rules: gates hand over, then memory is taken back for who waits, then tasks are sent to, so a task gets one message a
 turn however much happened. A member that marks itself while its kind is looked at waits for the next turn. A member
-whose turn raises is ended, with what it belongs to; nobody else loses his turn by that.
+whose turn raises is ended, with what it belongs to; the others keep their turns.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _take_turns(members: Iterable[Member]) -> None:
 
 
 def isolate(give_up: Callable[[Exception], None], error: Exception) -> None:
-    """Give something up for this error; what that raises in turn is logged and harms nobody else."""
+    """Give something up for this error; what that raises in turn is logged and harms no other member."""
     try:
         give_up(error)
     except Exception:

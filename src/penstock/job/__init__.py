@@ -2,6 +2,6 @@
 """The JobMaster, one per application.
 
 `core` decides and is pure; `query_storage` keeps the checkpoints of streaming queries; `launcher` is the seam to
-whoever runs the tasks; `results` serves what jobs leave behind; `shell` joins all of that on one thread. Imports go
-in this order.
+Spark, which runs the tasks; `results` serves what jobs leave behind; `shell` joins all of that on one thread.
+Imports go in this order.
 """

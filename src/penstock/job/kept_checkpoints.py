@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The complete checkpoints of a query that are kept, and those that somebody reads just now: any thread may ask.
+"""The complete checkpoints of a query that are kept, or read by a savepoint that is being written. Thread-safe.
 
 A checkpoint that is read stays until it is released, also if it is to go meanwhile. Then the next sweep of the
 location takes it, which removes all that is not kept.
@@ -23,7 +23,7 @@ class KeptCheckpoints:
         self._stamps: dict[int, Stamp] = {}
         self._readers: Counter[int] = Counter()
         self._dropped: set[int] = set()
-        """Those that go when nobody reads them any more."""
+        """Those that go when they are not read any more."""
 
     @property
     def stamps(self) -> list[Stamp]:
@@ -51,7 +51,7 @@ class KeptCheckpoints:
             return self._stamps.pop(number, None)
 
     def is_read(self, number: int) -> bool:
-        """Tell whether somebody reads a checkpoint."""
+        """Tell whether a checkpoint is being read."""
         with self._lock:
             return self._readers[number] > 0
 

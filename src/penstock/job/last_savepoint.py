@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Savepoints that somebody asks a query for: while it runs, and as it stops."""
+"""Savepoints that a user asks a query for: while it runs, and as it stops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def saved(save: Save, path: str, take: Callable[[], int]) -> int:
 
 
 class LastSavepoint:
-    """The one that a query writes as it ends, if somebody has asked for one."""
+    """The savepoint that a query writes as it ends, if it was asked for one."""
 
     def __init__(self, save: Save) -> None:
         self._save = save

@@ -116,7 +116,7 @@ class QueryStorage:
         self._newest: SavedParts | None = None
         """The last one of this driver."""
         self._is_uncertain = False
-        """True if nobody can tell whether the last checkpoint is complete."""
+        """True if it is unknown whether the last checkpoint is complete."""
         self._positions = FirstPositions(*self._storage.place)
         self._looked: Found | None = None
         """The checkpoints that `look` has found."""
@@ -131,7 +131,7 @@ class QueryStorage:
     def first_positions(self, ask: Mapping[str, Callable[[], bytes]]) -> dict[str, bytes]:
         """The positions at which those sources begin of which no checkpoint has one.
 
-        `ask` says by uid where one begins now. Nobody is asked twice: what an earlier driver was told counts, and
+        `ask` says by uid where one begins now. No source is asked twice: what an earlier driver was told counts, and
         `claim` writes down what is new. Raises CheckpointError where that can't be read, and what `ask` raises.
         """
         metadata = (self._looked or self._storage.look(self._retained)).metadata
@@ -151,8 +151,8 @@ class QueryStorage:
         """Take the location over; `vertices` are those of the plan, with their parallelism, by uid.
 
         Raises PlanError where the checkpoint there is of another plan, CheckpointError or OSError where the location
-        can't be used, or none of its checkpoints; whoever had the location has it then. A checkpoint that is damaged
-        is named in a warning, and the one before it is taken.
+        can't be used, or none of its checkpoints; its former owner has the location then. A checkpoint that is
+        damaged is named in a warning, and the one before it is taken.
         """
         found = self._storage.claim(self._retained, lambda found: self._refuse(found, vertices))
         try:
@@ -164,7 +164,7 @@ class QueryStorage:
                 warnings.warn(text, RuntimeWarning, stacklevel=3)
             if not found.kept and self._options.savepoint:
                 found = self._copy_savepoint(SavepointFolder(self._options.savepoint))
-        except BaseException:  # among them warnings that somebody has made errors of
+        except BaseException:  # among them warnings that the user has made errors of
             self.withdraw()
             raise
         kept = tuple(_saved(each.metadata) for each in found.kept)
@@ -193,9 +193,9 @@ class QueryStorage:
         self._positions.write(begin)
 
     def withdraw(self) -> None:
-        """The query did not begin: whoever had the location has it again."""
+        """The query did not begin: the former owner has the location again."""
         self._sign.take_away()
-        if self._copied is not None:  # nobody would be known who took it
+        if self._copied is not None:  # without the claim its owner is not known
             self._storage.discard(self._copied)
             self._copied = None
         self._storage.withdraw()
@@ -207,7 +207,7 @@ class QueryStorage:
     def store(self, saved: SavedParts) -> None:
         """Make a checkpoint complete; raises FencedError where another driver has taken over, or OSError.
 
-        Raises UncertainCheckpointError where nobody can tell; then nothing is removed any more.
+        Raises UncertainCheckpointError where it stays unknown whether it is: nothing is removed from then on.
         """
         parts = {name: unpack_part(handle) for name, handle in saved.parts.items()}
         metadata = CheckpointMetadata(
@@ -264,13 +264,13 @@ class QueryStorage:
             self._storage.discard(stamp)
 
     def discard_logs(self, before: int) -> None:
-        """Remove the logs of attempts that are over, begun after checkpoints before this one: nobody needs them."""
+        """Remove the logs of attempts that are over, begun after checkpoints before this one: they are not needed."""
         self._storage.discard_logs(before)
 
     def end(self) -> None:
         """The query is over: remove what of its logs no kept checkpoint needs; raises FencedError or OSError.
 
-        Its last checkpoint may have become complete when nobody was left to say that an older one is to go.
+        Its last checkpoint may have become complete too late for the core to discard an older one.
         """
         try:
             if self._is_uncertain:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision whether a job that got no slots, or lost them, is planned once more: for whoever plans and submits it.
+"""The decision whether a job that got no slots, or lost them, is planned once more. Its submitter asks for it.
 
 A job whose slots went is planned anew for those that are left. Does it not fit those either, the JobMaster lets it
 wait for slots to come back, and when they are there it is planned anew for them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other numbers of tasks that somebody asks a running query for: it stops well and begins again by another plan."""
+"""A user asks a running query for other numbers of tasks: it stops well and begins again by another plan."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """The lives of the two ends of an exchange that a task holds, for any service: a writer and an input gate.
 
 A writer that fails or is closed before it has finished fails its partition; a failure that comes when nothing is
-being written changes nothing, and either end may be closed as often as anybody likes.
+being written changes nothing, and either end may be closed any number of times.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Updated:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask(Request[Done]):
-    """Tell the task that works on this attempt to stop; `is_unwanted`: nobody reads its rows, and it ends well."""
+    """Tell the task that works on this attempt to stop; `is_unwanted`: its rows are not read, and it ends well."""
 
     attempt: AttemptId
     cause: str
@@ -48,7 +48,7 @@ class UpdatePartitionInfo(Request[Updated]):
 
 @dataclass(frozen=True, slots=True)
 class ReleasePartitions(Request[Done]):
-    """Nobody needs these partitions any more."""
+    """These partitions are not needed any more."""
 
     partitions: tuple[PartitionId, ...]
 
@@ -118,7 +118,7 @@ def number_of(plain: Plain) -> int:
 
 
 def read_instruction(plain: Plain) -> Command:
-    """Inverse of `instruction`; raises ProtocolError, for a command that nobody knows too."""
+    """Inverse of `instruction`; raises ProtocolError, for an unknown command too."""
     kind = COMMANDS.get(str(plain.get(OP)))
     if kind is None:
         raise ProtocolError(f"the JobMaster gives an instruction {plain.get(OP)!r}: this environment knows none such")

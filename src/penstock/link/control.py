@@ -3,7 +3,7 @@
 
 Messages are MessagePack dictionaries. Errors travel inside the answer, by type name and text, so that the caller
 raises what the callee raised. Nothing here is ever unpickled. The answer to ReadResult may carry a plan, as opaque
-bytes that are sealed: whoever made them knows the application's secret, whichever way they came.
+bytes that are sealed: their maker knows the application's secret, whichever way they came.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def seal(secret: bytes, purpose: str, payload: bytes) -> bytes:
 
 
 def unseal(secret: bytes, purpose: str, sealed: bytes) -> bytes:
-    """The payload; raises AuthenticationError where nobody who knows the secret sealed it for this purpose."""
+    """The payload; raises AuthenticationError where no holder of the secret sealed it for this purpose."""
     code, payload = sealed[:_CODE_BYTES], sealed[_CODE_BYTES:]
     if not hmac.compare_digest(_code(secret, purpose, payload), code):
         raise errors.AuthenticationError(

@@ -90,7 +90,7 @@ class LinkFrameType(IntEnum):
     COMMAND = 28
     """A command of the JobMaster, to an environment or through it to a task (`commands.instruction`)."""
     UNWANTED = 29
-    """Why nobody wants the task's rows any more: it is to end, and has not failed."""
+    """Why the task's rows are not wanted any more: it is to end, and has not failed."""
 
 
 def name_of(kind: int) -> str:

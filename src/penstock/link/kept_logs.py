@@ -3,7 +3,7 @@
 
 One folder for each application under `<tmp>/penstock-logs-<uid>/` (or `spark.penstock.environment.directory`), mode
 0700 and ours, so that no other user reads it. A file that is full is set aside under another name and begun anew: its
-last part is kept, twice half of its size at most. Applications that nobody writes for any more are removed after a
+last part is kept, twice half of its size at most. Folders that are not written to any more are removed after a
 week, or when there are fifty younger ones. A disk that can't be written costs lines, and nothing else.
 """
 
@@ -54,7 +54,7 @@ def application_folder(application: str, directory: str = "") -> Path:
 class KeptFile:
     """The last part of what is written, made with the first line. Any thread; several processes may share a file.
 
-    With a `descriptor` that one is the file: whoever writes to it directly, as an interpreter that crashes does, is
+    With a `descriptor` that one is the file: what is written to it directly, as by an interpreter that crashes, is
     kept too. `heading` is its first line.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clock for leases and deadlines that leaves out the time in which its own process did not run.
 
-A process that was stopped, whose interpreter somebody held, or that was kept off the CPU, wakes up and finds all its
+A process that was stopped, whose interpreter was held, or that was kept off the CPU, wakes up and finds all its
 deadlines past, although what it waited for may have come long since and only lies unread. So each side of a lease
 counts the time in which it could have heard something. Sans-I/O.
 """

@@ -102,7 +102,7 @@ class TaskFinished(Request[Done]):
 
     Of one that failed, `failure` says what that means, and `lost` is the partition that could not be read, where that
     is the cause. `left` are the edges that it has not read to their end, because it had enough;
-    `is_cut`: it has not written all of its rows, because nobody wants them.
+    `is_cut`: it has not written all of its rows, because they are not wanted.
     """
 
     attempt: AttemptId

@@ -115,5 +115,5 @@ class MasterSecrets:
         return self.own.identity
 
     def secret_of(self, peer: str) -> bytes:
-        """An operator's is the key, anybody else's the application's secret."""
+        """An operator's is the key, any other peer's the application's secret."""
         return self.key if peer.startswith(OPERATOR) else self.own.secret

@@ -44,7 +44,7 @@ class Questions:
         return self._last
 
     def answered(self, number: int) -> None:
-        """It has its answer, or nobody waits for it: it is not asked again."""
+        """It has its answer, or its caller has given up: it is not asked again."""
         self._unanswered.pop(number, None)
 
 

@@ -3,11 +3,11 @@
 
 One folder per application (and scope) under `<tmp>/penstock-<uid>/`, mode 0700 and ours, with a name short
 enough for a Unix socket's path. It holds the socket, the log, the result files and the lock file. *Holding the
-lock is being alive*: the starter takes it, the environment inherits it and keeps it to its end, and whoever
-can take it later knows that the folder belongs to the dead and may be swept.
+lock is being alive*: the starter takes it, the environment inherits it and keeps it to its end, and a process
+that can take it later knows that the environment is gone and the folder may be swept.
 
 Large files may lie elsewhere: a folder of the application in each of several directories. The rendezvous folder
-notes each of them *before* it is made, and whoever sweeps the rendezvous folder removes them first. A noted folder
+notes each of them *before* it is made, and a sweep of the rendezvous folder removes them first. A noted folder
 must have the name that this rendezvous gives it, be ours and be no link; whatever else the note says is left alone.
 
 The lock says that a process is there, its pulse that it runs (`pulse`).

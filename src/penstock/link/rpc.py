@@ -45,7 +45,7 @@ class OpenCalls:
             raise
 
     def give_up(self, number: int) -> None:
-        """Nobody waits for this answer any more; idempotent."""
+        """The caller does not wait for this answer any more; idempotent."""
         self._calls.remove(number)
 
     def answer(self, body: memoryview) -> None:
@@ -80,7 +80,7 @@ class FrameLogic:
         self.wake()
 
     def receive(self, message: tuple[int, memoryview]) -> None:
-        """Hand a frame over; raises ProtocolError for one that nobody here takes, or that can't be read."""
+        """Hand a frame over; raises ProtocolError for one that is not expected here, or can't be read."""
         kind, body = message
         handler = self._handlers.get(kind)
         if handler is None:

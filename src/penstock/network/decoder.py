@@ -9,7 +9,7 @@ Rules. A message is taken out before the next frame is looked at, because handli
 payload goes. Data payloads go straight into the memory that `buffer_for` returns; what had already arrived in the
 small scratch buffer together with the header is copied there. None from `buffer_for` skips the payload: the channel
 is gone. `WAIT` leaves the frame where it is, and no message comes; what `next_message` gives after that is up to
-`buffer_for` once more, so whoever reads stops reading until there is memory.
+`buffer_for` once more, so the caller stops reading until there is memory.
 
 Limits. Scratch memory is fixed; a control frame allocates at most its own size, which is bounded by its type; nothing
 is allocated before type, flags and length were checked. After a ProtocolError the decoder stays

@@ -136,7 +136,7 @@ class CancelPartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CloseRequest:
-    """Client: nobody uses this connection any more."""
+    """Client: this connection is not used any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -334,7 +334,7 @@ class ConnectionCore:
         self.send(None, Ping(token))
 
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
-        """The last frame for the server before the connection is closed: nobody uses it any more."""
+        """The last frame for the server before the connection is closed: it is not used any more."""
         return outgoing(CloseRequest()) if error is None else None
 
     def forget(self, channel: RemoteInputChannel) -> None:

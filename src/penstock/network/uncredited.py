@@ -63,7 +63,7 @@ class PooledBuffers(HeldBuffers):
     )
 
     announced = unannounced = 0
-    """Nobody is told of a buffer."""
+    """The sender is told of no buffers."""
 
     def __init__(self, exclusive: Sequence[int], source: FloatingSource, level: WaterLevel) -> None:
         super().__init__(exclusive, source)
@@ -88,7 +88,7 @@ class PooledBuffers(HeldBuffers):
         return {"credit": 0, "backlog": self._backlog, "exclusive": self.initial, "floating": floating}
 
     def await_buffer(self, go_on: Callable[[], None]) -> bool:
-        """True if `take` would give a buffer; else `go_on` is called once, when it would or nobody waits any more."""
+        """True if `take` would give a buffer; else `go_on` is called once, when it would or the channel ends."""
         if self._free or self._kept is not None:
             return True
         self._kept = self._source.request_floating()
@@ -189,7 +189,7 @@ class WaterLevel:
             self._turn(is_raised=True)
 
     def end(self) -> None:
-        """Nobody reads any more: a flag goes down, and none goes up. Idempotent."""
+        """The gate is not read any more: a flag goes down, and none goes up. Idempotent."""
         self._has_ended = True
         if self.is_raised:
             self._turn(is_raised=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JobMaster's words to a task of a streaming query while it runs."""
+"""The JobMaster's commands to a running task of a streaming query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TriggerCheckpoint:
-    """Begin a checkpoint: a source's task, and one in front of which nobody runs. `barrier` is what travels."""
+    """Begin a checkpoint: a source's task, and one in front of which no task runs. `barrier` is what travels."""
 
     barrier: bytes
 

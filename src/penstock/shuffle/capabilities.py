@@ -37,7 +37,7 @@ class Capabilities:
 
     @property
     def automatic(self) -> PartitionKind | None:
-        """The kind of an exchange to which nobody gave a mode: pipelined, or else one that stores."""
+        """The kind of an exchange without a mode: pipelined, or else one that stores."""
         return self._first(lambda kind: kind.runs_together and not kind.reconnectable) or self.stored
 
     @property

@@ -32,7 +32,7 @@ class SharedSegments(Protocol):
 
 
 class HostPort(Protocol):
-    """The calls of the environment to one writer or gate. Called as frames come, by whoever receives; must not wait.
+    """The calls of the environment to one writer or gate. Called as frames are received; must not wait.
 
     A ProtocolError that is raised here ends the attachment.
     """
@@ -109,7 +109,7 @@ class TaskHost(Protocol):
         """A last request of something that ends. An environment that is gone has given everything back already."""
 
     def data_plane(self) -> HostDataPlane:
-        """The environment's data plane; maps its memory where nobody has asked before."""
+        """The environment's data plane; its memory is mapped at the first call."""
 
 
 class TaskWait(Protocol):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identities: a partition belongs to one attempt of its producer, so no reader ever mixes attempts.
 
-An identity has parts, and nobody else knows how they are written: where one travels or names a file as text, its own
-class makes that text and reads it.
+An identity has parts, and no other module knows how they are written: where one travels or names a file as text, its
+own class makes that text and reads it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class PartitionKind(Enum):
     - `back_pressured`: its writer waits for its readers, so they must run at the same time.
     - `bounded`: what is under way in it stays below a limit of its own, however much memory there is. A barrier is
       soon through it, so a streaming query takes these only.
-    - `persistent`: it outlives its job, and no lease ends it: whoever asked for it releases it.
+    - `persistent`: it outlives its job, and no lease ends it: the caller that asked for it releases it.
     - `reconnectable`: a reader that has lost its place may come again: what keeps its rows is read again from the
       beginning. Of a back-pressured kind, which keeps none, it goes on with what comes then: of a query that bears
       that a task alone can begin anew. The rows under way are lost, and the writer's sums say how many these are.

@@ -2,7 +2,7 @@
 """Counters of one owner (a task, a gate, a partition), cheap enough for the hot path, and what names and units say.
 
 A service counts in the group of its owner. Its figures are exported under the names that its attribute `metrics`
-declares; a figure that nobody has declared is exported too, under one name for all of them.
+declares; a figure that is not declared is exported too, under one name for all of them.
 """
 
 from __future__ import annotations

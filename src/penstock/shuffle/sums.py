@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sums of a subpartition, made by its writer and by whoever reads it: rows, bytes, and a sum of checksums.
+"""The sums of a subpartition, made by its writer and by its reader: rows, bytes, and a sum of checksums.
 
 Rules: checksums are summed modulo 2**64, so the order does not matter, and a lost, doubled or swapped message shows.
 Sums of several subpartitions are the sums of what was read as one.

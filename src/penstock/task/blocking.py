@@ -137,6 +137,6 @@ class BlockingInput:
         return None
 
     def _has_news(self, seen: int) -> bool:
-        """Tell whether something has come that nobody has taken; never waits."""
+        """Tell whether something has come since `arrivals` was `seen`; never waits."""
         self._waiting.wait(seen, 0)
         return self._waiting.arrivals != seen

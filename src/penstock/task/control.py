@@ -23,7 +23,7 @@ class TaskControl(Protocol):
     def check_cancelled(self) -> None:
         """Raise TaskCancelledError when the task was told to stop; cheap, called for each batch.
 
-        It is a NotWantedError where nobody wants the task's rows any more.
+        It is a NotWantedError where the task's rows are not wanted any more.
         """
 
     def report(self, metrics: Mapping[str, float]) -> None:

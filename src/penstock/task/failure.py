@@ -48,7 +48,7 @@ class Blame:
         self._error: BaseException | None = None
 
     def input(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
-        """The chain's input: what it raises is nobody's fault among the operators."""
+        """The chain's input: what it raises is no operator's fault."""
         try:
             yield from batches
         except GeneratorExit:
@@ -114,8 +114,8 @@ def is_library(name: str) -> bool:
 def failure_text(error: BaseException) -> str:
     """The failure as the user should see it: one line that says it, then their frames, the message, the notes.
 
-    An error of ours that no function of theirs raised has no frames to show: its message says it all, and whoever
-    tells it says of which task.
+    An error of ours that no function of theirs raised has no frames to show: its message says it all, and the
+    report names the task.
     """
     summary = traceback.TracebackException.from_exception(error)
     if _has_user_frames(summary):

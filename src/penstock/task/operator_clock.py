@@ -30,7 +30,7 @@ class Batches(Protocol):
 
 
 class OperatorClock:
-    """The seconds of each part of a chain; `owner` works when nobody else does."""
+    """The seconds of each part of a chain; `owner` works when no other part does."""
 
     def __init__(self, owner: str) -> None:
         self._seconds = {owner: 0.0}

@@ -4,9 +4,9 @@
 Rules: outputs are set up before inputs. Operators are chained (`batch_loop`), so one batch is under way at a time and
 a blocked output stops the input. On success all outputs are finished; on any error all of them are failed with it;
 in any case everything is closed, and the first error wins. A chain that ends before its input closes the gates, and
-their producers drop what they still have. A task whose rows nobody wants any more is told so between two batches, of
-any operator: it ends well, its outputs are failed, so that nobody takes them for whole, and it has no sizes and no
-fingerprints. Nothing here knows Spark, sockets or processes.
+their producers drop what they still have. A task whose rows are not wanted any more is told so between two batches,
+of any operator: it ends well, its outputs are failed, so that no reader takes them for whole, and it has no sizes and
+no fingerprints. Nothing here knows Spark, sockets or processes.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class SubtaskReport:
     for input), back_pressured_seconds (waiting to write), spilled_bytes, the seconds of each operator under
     `operator.`, and whatever the service's writers and gates count, under `service.`. `sizes` holds, per output that
     is a stored partition, the bytes of each subpartition, and `fingerprints`, per output, a number that is the same
-    for the same rows. `left` are the inputs that it has not read to their end, and `is_cut` says that nobody wanted
-    its rows before it had written them all.
+    for the same rows. `left` are the inputs that it has not read to their end, and `is_cut` says that its rows
+    were not wanted any more before it had written them all.
     """
 
     metrics: dict[str, float]
@@ -146,7 +146,7 @@ class _Task:
             partitioner = exchange_of(plan.graph, output.edge).build(
                 output.subpartitions, plan.deployment.attempt.subtask
             )
-            # Nobody can read a blocking partition before its end.
+            # A blocking partition can't be read before its end.
             flush_timeout = self._settings.network.flush_timeout if descriptor.partition.kind.pipelined else -1
             writer = RecordWriter(partitioner, target, intake, flush_timeout)
             summary = None if output.edge == RESULT_EDGE else plan.graph.edge(output.edge).summary

@@ -2,10 +2,10 @@
 """The stacks of users' functions in a sampled thread, and the seconds of each, in bounded memory.
 
 Rules: a stack begins with the function that Penstock has called, so none of our frames are in it; it is empty while
-we work ourselves. Of a library that the function calls the outermost frame stands for all: its insides are nobody's
-to change. After the user's innermost function stands its line that runs. A function out of an installed package is
-the user's as one of a script is, and so is the rest of its package. Stacks that took least become part of the one
-above them where there are too many. Pure, but for the frames that are looked at.
+we work ourselves. Of a library that the function calls the outermost frame stands for all: its insides are not the
+user's to change. After the user's innermost function stands its line that runs. A function out of an installed
+package is the user's as one of a script is, and so is the rest of its package. Stacks that took least become part of
+the one above them where there are too many. Pure, but for the frames that are looked at.
 
 Entries are `name (file:line)` and `line N`; joined by semicolons they are what flame graphs are made of everywhere
 ("folded stacks").

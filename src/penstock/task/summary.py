@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output that carries a summary of the rows and not the rows: written at their end, so it holds up nobody."""
+"""An output that carries a summary of the rows and not the rows: written at their end, so it never holds them up."""
 
 from __future__ import annotations
 

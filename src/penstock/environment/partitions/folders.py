@@ -82,7 +82,7 @@ class Folders:
                     raise
 
     def _make_again(self, directories: Directories) -> None:
-        """Make the application's folders that somebody has removed: what lay there is lost, what follows is not."""
+        """Make the application's folders that were removed: what lay there is lost, what follows is not."""
         for path in directories.paths:
             if path != self._place.results and not path.exists():
                 with contextlib.suppress(OSError, SettingError):

@@ -2,7 +2,7 @@
 """Memory for the buffers in which sort-merge writers collect their rows, out of the network memory's budget.
 
 The buffers themselves are the tasks' own memory. So that both together stay within `spark.penstock.network.memory`,
-as many segments as a buffer is large are reserved here and used by nobody while the writer writes. An eighth of all
+as many segments as a buffer is large are reserved here and stay unused while the writer writes. An eighth of all
 stays for gates and pipelined partitions. Of what else is not guaranteed to others a writer gets what it wants, but at
 most an eighth, so that those who come later get something too (`LEAST` bytes at the least); where not even that is
 free it waits, with a deadline.

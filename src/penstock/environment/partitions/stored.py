@@ -3,7 +3,7 @@
 
 The shell around `partition.stored_partition`: it carries out what that says, on its files in threads (`StoredFiles`).
 Once it is finished and everything is stored, an index is written, by its producer where that stores everything, and
-whoever comes then reads the files by it. Storage that fails takes the partition along: unfinished it has failed, and
+later readers read the files by it. Storage that fails takes the partition along: unfinished it has failed, and
 its producer is told at once; finished it is lost.
 """
 

@@ -137,7 +137,7 @@ class ServedView:
     def is_available(self) -> bool:
         """True if there is something to poll or a failure to pass on.
 
-        Asking begins a read where what comes next has left memory since the listener was called: nobody else would.
+        Asking begins a read where what comes next has left memory since the listener was called: nothing else does.
         """
         if self._listener is None:
             return False

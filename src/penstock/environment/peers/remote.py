@@ -3,7 +3,7 @@
 
 All channels between two environments share one connection, whatever task or job they belong to. A remote channel
 receives straight into segments: exclusive ones of its own and floating ones of its gate. If memory is little for the
-number of channels, the later ones do without exclusive ones: that is slower, and refuses nobody.
+number of channels, the later ones do without exclusive ones: that is slower, and no channel is refused.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class RemoteSource:
             self.credit.release()
 
     def recycle(self, segment: int) -> None:
-        """Nobody needs the segment any more: its credit is free again."""
+        """The segment is not needed any more: its credit is free again."""
         if self.remote is not None:
             self.remote.recycle(segment)
 

@@ -33,7 +33,7 @@ class Grants:
 
     def grant(self, segment: int) -> None:
         """Give the writer a segment of the pool."""
-        assert self.pool is not None  # noqa: S101 - whoever grants has one
+        assert self.pool is not None  # noqa: S101 - a supply sets it before it grants
         self._holdings.grant(segment, self.pool)
         self._granted.add(segment)
         self.to_task.grant(self.port, segment)

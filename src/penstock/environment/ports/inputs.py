@@ -37,7 +37,7 @@ WINDOW = 16
 
 _END_OF_PARTITION = b"\x02"
 _PRODUCER_GONE = (ProducerFailedError, PartitionReleasedError, StaleError)
-"""A producer's attempt is over; nobody that reads the partition elsewhere is at fault."""
+"""A producer's attempt is over; no reader of the partition elsewhere is at fault."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class GatePort:
 
     @property
     def is_closed(self) -> bool:
-        """True if nobody reads it any more."""
+        """True if its task does not read it any more."""
         return self._closed
 
     def open(self) -> None:

@@ -12,7 +12,7 @@ Rules:
 - With few subpartitions each has a segment of its own open. With more than the memory allows the writer *packs*: all
   share one open segment. Which of the two is decided here, once.
 - Segments are granted ahead of need: a few, and twice as many each time that was too few, up to `AHEAD`. Segments
-  that idle writers have ahead are of no use to anybody, so for all of them together they are an eighth of the
+  that idle writers have ahead are of no use to others, so for all of them together they are an eighth of the
   memory at most.
 - A writer that is out of segments in the middle of a message gets one that is free, even beyond its share: that may
   have shrunk while readers hold what it was. If none is free, it *waits*, and its partition is asked for memory at
@@ -37,7 +37,7 @@ RELIEF = 4
 LOW = 8
 """A writer is to store when less than this part of all memory is free: before it has to wait for some."""
 HIGH = 2
-"""It is granted memory again when this part of what is not guaranteed to anybody is free."""
+"""It is granted memory again when this part of what is guaranteed to no pool is free."""
 
 
 class StoringSupply:

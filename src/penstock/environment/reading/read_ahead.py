@@ -76,7 +76,7 @@ class ReadAhead:
             self._reads.give_back()
 
     def close(self) -> None:
-        """Nobody reads any more; idempotent. A read that is under way ends by itself."""
+        """The reader is gone; idempotent. A read that is under way ends by itself."""
         self._is_closed = True
         self._reads.withdraw(self._reader)
         self.drop()

@@ -54,7 +54,7 @@ class Office(Protocol):
 
     @property
     def address(self) -> str:
-        """The address at which others read its partitions; empty while nobody has needed it."""
+        """The address at which others read its partitions; empty until one has needed it."""
 
     async def serve(self) -> str:
         """The same, made where there is none yet; raises SettingError."""
@@ -223,7 +223,7 @@ class TaskCalls:
         return Done()
 
     def _share_work(self, request: ask.ShareWork) -> Answer:
-        with contextlib.suppress(OSError):  # nobody is told then what it worked on, should it die
+        with contextlib.suppress(OSError):  # should it die, it stays unknown what it worked on
             self._task.share_work(request.descriptor)
         return Done()
 

@@ -2,8 +2,8 @@
 """Writes parts of checkpoints that this host's tasks hand over, several into one file, and acknowledges them.
 
 `host_files` decides which part goes where. Each file has a thread that waits for the storage; the loop never does. A
-storage that hangs keeps no environment from its end: nobody waits for these threads. If a file can't be written, the
-tasks of its parts are told why, and decline.
+storage that hangs does not delay the environment's end, which waits for none of these threads. If a file can't be
+written, the tasks of its parts are told why, and decline.
 """
 
 from __future__ import annotations

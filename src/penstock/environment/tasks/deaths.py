@@ -31,7 +31,7 @@ _MORE = (
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of one process. `code` is its exit code, or minus the signal that killed it; None where nobody says.
+    """The end of one process. `code` is its exit code, or minus the signal that killed it; None where it is unknown.
 
     `work` is what it worked on, `memory` the bytes that it had `age` seconds before, `limit` those that there are:
     a container's where `is_limited`. `kills` are those for memory since that look.

@@ -107,7 +107,7 @@ class HostFiles:
         return decisions
 
     def given_up(self, task: Task, checkpoint: int) -> list[Decision]:
-        """A task is told that nothing comes of a checkpoint: nobody waits for the others."""
+        """A task is told that nothing comes of a checkpoint: the others are not waited for."""
         decisions, current = self._spoke_of(task, checkpoint)
         if current is not None:
             decisions += _closed(current)

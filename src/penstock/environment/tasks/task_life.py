@@ -34,7 +34,7 @@ class TaskState(Enum):
 
     @property
     def is_stopped(self) -> bool:
-        """True if nobody needs the rows that it may still want to write."""
+        """True if the rows that it may still want to write are not needed."""
         return self in (TaskState.CANCELED, TaskState.BETWEEN, TaskState.REPORTED, TaskState.GONE)
 
 

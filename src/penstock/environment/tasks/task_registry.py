@@ -2,7 +2,7 @@
 """Which tasks are attached, and what came for one that is not there yet, or not any more.
 
 A word of the JobMaster and the call of a task take different ways, so either may be first. Kept are: cancels and
-actions of attempts that nobody here works on, producers of gates that are not open, and gates that were closed before
+actions of attempts that no task here runs, producers of gates that are not open, and gates that were closed before
 they knew all their producers: those are told when they come that their reader has left, or their subpartition would
 fill up and stop them. Each of these is bounded, the oldest go first, and all go with their job.
 """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stage that holds a job back, and why: from the figures of its subtasks, without anything else.
 
-In a query, where all stages run at once, it is the stage that works most and waits least for room. If nobody waits
+In a query, where all stages run at once, it is the stage that works most and waits least for room. If none waits
 for room, it must be at work most of the time: so a source's own stage is found too. A stage counts by its busiest
 subtask, for the others wait for one that is slow or has most rows. In a batch job stages may run one after the other,
-and stored exchanges press nobody: there it is the stage whose work bounds the time, by its longest subtask or by all
-of them on the slots.
+and stored exchanges hold up no stage: there it is the stage whose work bounds the time, by its longest subtask or
+by all of them on the slots.
 
 Why: the operator that took most of the time in the busiest subtask. If that one stands out among the others of its
 stage, it has more rows than they, perhaps of one key, or is slower with as many. Pure.
@@ -23,7 +23,7 @@ from penstock.shuffle.metrics import KEY_GROUP, OPERATOR_GROUP, READING, WRITING
 WAITING_SHARE = 0.05
 """A stage waits for room if it does so for this share of its time."""
 BUSY_SHARE, BUSY_BEHIND = 0.6, 0.3
-"""A stage is named that works as much if nobody waits for room, and if somebody does."""
+"""A stage is named that works as much if no stage waits for room, and if one does."""
 _STANDS_OUT = 1.5
 _BY_SHARE = 0.2
 """A subtask stands out that has so many times the work of the others, and so much of its time more."""
@@ -166,7 +166,7 @@ def _own(name: str) -> str:
 
 
 def holding_back(stages: Sequence[StageLoad]) -> Bottleneck | None:
-    """The stage of a query that the others wait for; None if nobody waits and none is busy."""
+    """The stage of a query that the others wait for; None if none waits and none is busy."""
     running = [stage for stage in stages if any(load.span > 0 for load in stage.subtasks)]
     if not running:
         return None

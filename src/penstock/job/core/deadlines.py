@@ -2,7 +2,7 @@
 """Until when a job waits for what.
 
 Each part of the core says which deadlines it wants in its present state. The core arms those that are new and
-withdraws those that nobody wants any more; one that passes and is not armed is of no interest. A deadline runs from
+withdraws those that no part wants any more; one that passes and is not armed is of no interest. A deadline runs from
 the moment it is armed.
 """
 

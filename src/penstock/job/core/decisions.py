@@ -34,7 +34,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """Nobody works on this attempt any more. `launched`: the round of its worker's launch."""
+    """This attempt is not worked on any more. `launched`: the round of its worker's launch."""
 
     attempt: AttemptId
     cause: str
@@ -162,7 +162,7 @@ class Fail:
     """Something failed that may be mended: these subtasks, for this reason.
 
     `launched`: the round in which the Spark job was launched that has failed, where that is known. `explains`: the
-    reason holds for the stopped tasks too of which nobody has said why. `missing` workers never came. `lacks`: their
+    reason holds for stopped tasks too that have none yet. `missing` workers never came. `lacks`: their
     host had no room, memory or buffers.
     """
 
@@ -179,7 +179,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class AwaitReason:
-    """A subtask was stopped by Spark: because somebody cancels, or because another task died. Spark will say.
+    """A subtask was stopped by Spark: because its job was cancelled, or because another task died. Spark will say.
 
     Or its DataFrame broke off, of which `rank` tells: then Spark runs its task again, or gives its own job up.
     """
@@ -305,7 +305,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Nobody needs these partitions any more, where they are still tracked."""
+    """These partitions are not needed any more, where they are still tracked."""
 
     partitions: tuple[PartitionId, ...]
 

@@ -2,7 +2,7 @@
 """The events of the JobMaster's core. Plain values: no clock, socket or thread in them.
 
 Reports of tasks and environments go in as they said them (`link.master`); the rest is here. A `call` is the number of
-an answer somebody waits for; the core gives exactly one answer for each.
+an answer that is waited for; the core gives exactly one answer for each.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class SlotsChanged:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody wants the job to stop."""
+    """The job is to stop."""
 
     job: str
     cause: str
@@ -165,7 +165,7 @@ class InstructionFailed:
 
 @dataclass(frozen=True, slots=True)
 class ResultReleased:
-    """Nobody will read the result of this finished job any more, or its lease has run out."""
+    """The result of this finished job is not read any more, or its lease has run out."""
 
     job: str
     expired: bool = False
@@ -173,7 +173,7 @@ class ResultReleased:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
-    """Somebody wants a checkpoint of a query now."""
+    """A checkpoint of a query is wanted now."""
 
     call: int
     job: str
@@ -202,7 +202,7 @@ class CheckpointStoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class OwnerSeen:
-    """The query's location is this driver's, as far as anybody can tell; or the query ends with `final`: `cause`."""
+    """The query's location is this driver's, as far as is known; or the query ends with `final`: `cause`."""
 
     job: str
     cause: str = ""
@@ -211,7 +211,7 @@ class OwnerSeen:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """Somebody wants a query to end well."""
+    """A query is to end well."""
 
     job: str
 

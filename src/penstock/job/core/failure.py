@@ -26,13 +26,13 @@ class Rank(IntEnum):
     """Tasks that Spark stopped or runs again without a word why. It may know more once its job has ended."""
     CONSEQUENCE = 3
     ECHO = 4
-    """Spark's word on its own job."""
+    """Spark's report of its own job."""
     CUT_OFF = 5
     """A task whose DataFrame ended in mid-data, of which Spark knows more."""
     OWN_CANCEL = 6
-    """Spark's word on a job that we told it to cancel."""
+    """Spark's report of a job that we told it to cancel."""
     TASK_ERROR = 7
-    """Spark's word on a task of such a job. It explains what nobody has explained, and nothing else."""
+    """Spark's report of a task of such a job. It explains only what no other report has explained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 """Names of what Spark runs for us: workers, and the Spark jobs that carry them or read a DataFrame.
 
 On the wire a worker is an attempt of a vertex that no plan has, because environments fence both alike, and a Spark
-job is a number. Nobody else knows these codes.
+job is a number. No other module knows these codes.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class StartDeadline:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawDeadline:
-    """Nobody waits for this deadline any more."""
+    """This deadline is not waited for any more."""
 
     job: str
     deadline: Deadline
@@ -185,7 +185,7 @@ class DiscardLogs:
 
 @dataclass(frozen=True, slots=True)
 class WarnOfCheckpoint:
-    """A checkpoint is damaged, and an older one is taken: whoever keeps the query must hear of it."""
+    """A checkpoint is damaged, and an older one is taken: the log warns of it."""
 
     job: str
     checkpoint: int
@@ -195,7 +195,7 @@ class WarnOfCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCheckpoint:
-    """Answer whoever wanted a checkpoint: with its number, or with why there is none."""
+    """Answer the call for a checkpoint: with its number, or with why there is none."""
 
     job: str
     call: int

@@ -3,7 +3,7 @@
 
 Per job: each worker is in one place; every live subtask has a worker, or a DataFrame's Spark job; counters equal
 recounts; a call waits in one place only; a subtask that runs has its partitions, and those are tracked; exactly the
-deadlines are armed that somebody waits for. Over all jobs: no more slots are held than there are, and every question
+deadlines are armed that a part waits for. Over all jobs: no more slots are held than there are, and every question
 was answered once or waits somewhere.
 """
 

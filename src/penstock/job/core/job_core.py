@@ -113,7 +113,7 @@ class JobCore:
         return {deadline: seconds for part in parts for deadline, seconds in part.deadlines().items()}
 
     def arm(self) -> list[so.Decision]:
-        """Arm the deadlines that are wanted now and were not, and withdraw those that nobody wants any more."""
+        """Arm the deadlines that are wanted now and were not, and withdraw those that are not wanted any more."""
         wanted = self.wanted()
         gone = [do.WithdrawDeadline(self.job, item) for item in sorted(self.armed - wanted.keys())]
         fresh = [do.StartDeadline(self.job, item, wanted[item]) for item in wanted if item not in self.armed]
@@ -141,7 +141,7 @@ class JobCore:
         return ()
 
     def _deadline_passed(self, event: events.DeadlinePassed) -> Iterable[so.Decision]:
-        """The part that wanted a deadline hears of it; one that nobody waits for is of no interest."""
+        """The part that wanted a deadline hears of it; one that is not armed is ignored."""
         if event.deadline not in self.armed:
             return ()
         self.armed -= {event.deadline}

@@ -80,7 +80,7 @@ class JobLoads:
     """All stages of a job, and the one that holds it back; a batch job has so many `slots`, a query none.
 
     A batch job that runs is held back by a stage that runs: one that has ended may have bounded its time so far, and
-    holds nobody back any more. This is the rule of all who show a job that runs.
+    does not hold it back any more. This is the rule of all who show a job that runs.
     """
 
     def __init__(self, slots: int | None) -> None:

@@ -6,9 +6,9 @@ a late partition) is answered or released at once. A job whose core raises is ov
 
 Jobs share the application's slots: `fairness` says who gets the next ones, and from whom they are taken.
 
-Read tasks that wait for what a job makes again may lease it their slots. Those are nobody's to give, so they are not
-counted; but where jobs have leased slots only and must still read a DataFrame, which takes another one, they are
-refused.
+Read tasks that wait for what a job makes again may lease it their slots. These can't be given to another job, so they
+are not counted; but where jobs have leased slots only and must still read a DataFrame, which takes another one, they
+are refused.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MasterCore:
     def progress(
         self, job: str, live: Callable[[AttemptId], dict[str, float]], now: float | None = None
     ) -> JobProgress | None:
-        """A snapshot of a job that is not over; as of the last event where nobody says when it is."""
+        """A snapshot of a job that is not over; as of the last event where `now` is None."""
         if now is not None:
             self._now = now
         core = self._jobs.get(job)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags of gates that hold too much, by job: Storm's scheme with the JobMaster as its coordinator. Pure.
 
-Rules. A job's sources pause while it has a flag that is up, and are told when that changes: everybody is, because a
+Rules. A job's sources pause while it has a flag that is up. All environments are told when that changes, because a
 source may be anywhere. An environment that is lost takes its flags along, and a job that is over has none. One that
 attaches is told of all jobs that have one.
 """
@@ -38,7 +38,7 @@ class Flags:
         return self._drop(job, set(self._up.get(job, ())))
 
     def attached(self) -> list[PauseSources]:
-        """The words to an environment that comes now."""
+        """The commands to an environment that attaches now."""
         return [PauseSources(job, is_raised=True) for job in self._up]
 
     def _drop(self, job: str, gone: set[tuple[str, str]]) -> list[PauseSources]:

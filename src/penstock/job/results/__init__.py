@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results behind the lazy DataFrames: they are made when somebody opens them, and made again."""
+"""The results behind the lazy DataFrames: each is made when it is first opened, and again when it is lost."""

@@ -3,7 +3,7 @@
 
 Rules:
 
-- Nobody has made it, a run is making it, or it is made. A run has a number; what a former run still says changes
+- It is not made, a run is making it, or it is made. A run has a number; what a former run still says changes
   only what the next one begins with.
 - A run that is one more (the result has been made before) has a plan for those who wait, and counts as opened from
   its beginning: readers wait for it.
@@ -51,7 +51,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Unmade:
-    """Nobody makes it."""
+    """It is not made, and no run is making it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The partitions are there. `own` are the jobs that ran for this result alone; `opened`: somebody has them."""
+    """The partitions are there. `own` are the jobs that ran for this result alone; `opened`: a reader has them."""
 
     run: int
     partitions: Partitions
@@ -94,7 +94,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The failure of its job, and the action that was told last; None: nobody has been told yet."""
+    """The failure of its job, and the action that was told last; None: no action has been told yet."""
 
     error: PenstockError
     told: str | None
@@ -122,7 +122,7 @@ class ResultCore:
         return frozenset() if isinstance(self.state, Unmade) else self.state.jobs
 
     def is_opened(self, job: str) -> bool:
-        """Tell whether somebody has got the partitions that this job made, or waits for those of another run."""
+        """Tell whether a reader has got the partitions that this job made, or waits for those of another run."""
         match self.state:
             case Made():
                 return self.state.opened and job in self.state.jobs
@@ -134,7 +134,7 @@ class ResultCore:
     # --- who opens it
 
     def open(self, action: str) -> Begin | Join | PenstockError:
-        """Somebody opens it: a planner, or a task of this action. The error: it is told how planning has failed."""
+        """A planner opens it, or a task of this action. The error: it is told how planning has failed."""
         failure = self._failure
         if action and failure is not None and failure.told in (None, action) and not isinstance(self.state, Made):
             self._failure = replace(failure, told=action)
@@ -142,7 +142,7 @@ class ResultCore:
         return self._join(holds_slot=bool(action))
 
     def got(self, run: int) -> None:
-        """Somebody has got the partitions of this run."""
+        """A reader, a planner or a task, has got the partitions of this run."""
         if isinstance(self.state, Made) and self.state.run == run:
             self.state = replace(self.state, opened=True)
 
@@ -187,7 +187,7 @@ class ResultCore:
         return given_up
 
     def failed(self, run: int) -> None:
-        """A run has failed: whoever comes next makes it anew."""
+        """A run has failed: the next reader to open it begins a new one."""
         if isinstance(self.state, Making) and self.state.run == run:
             self.state = Unmade()
 
@@ -203,7 +203,7 @@ class ResultCore:
         return True
 
     def drop(self) -> frozenset[str]:
-        """Nobody reads it any more, and no run is under way: what its own jobs made is to be released."""
+        """It is not read any more, and no run is under way: what its own jobs made is to be released."""
         return self._given_up | (frozenset() if isinstance(self.state, Unmade) else self.state.own)
 
     # --- who reads it

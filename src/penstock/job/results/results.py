@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results that are made when they are first opened: what stands behind a lazy DataFrame.
 
-A result has a name from the start and a job when somebody opens it. All who open it share the job. One whose job
-failed, or whose partitions were lost, runs again when it is opened again. One that nobody has opened by the end
+A result has a name from the start and a job when it is opened. All who open it share the job. One whose job
+failed, or whose partitions were lost, runs again when it is opened again. One that was not opened by the end
 of its lease is released; one that was opened stays until it is dropped, because Spark keeps what it planned and may
 read it at any time.
 
@@ -10,18 +10,18 @@ Spark does not plan a DataFrame again, so its read tasks come here too, before t
 the job runs again, once for all of them, by the plan of its first run made fit for any number of slots; they work for
 it meanwhile, because they may hold all the slots there are. The remains of the earlier run are released when the new
 one is there. A Spark stage that has read another run already is refused the new one, unless the plan puts the same
-rows into each partition on every run. Nobody who goes away takes the job with him: it runs to its end.
+rows into each partition on every run. A reader that goes away does not end the job.
 
 Spark also keeps that planning a DataFrame failed, and would tell the error to every later action. So planning never
 fails: it leaves a task that opens the result for its action. The action that was planned is told the error, for any
 other the job runs again. The task holds a slot meanwhile, so the job is planned for any number of slots. Limit: where
 there is one slot only, none is left.
 
-A result may also be made already: a persisted stream's, whose job whoever persisted it ran. A keeper of such a job's
+A result may also be made already: a persisted stream's, whose job ran when it was persisted. A keeper of such a job's
 partitions watches them here, and hears once that they are gone. It is made again when it is opened, not when it is
 read.
 
-A core for each result decides (`result_core`); here jobs are planned and run, and whoever must wait does.
+A core for each result decides (`result_core`); here jobs are planned and run, and callers wait.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Results:
         self._results[name] = _Result(build)
 
     def drop(self, name: str) -> None:
-        """Nobody reads it any more: what its own jobs made is released, now or when they are over."""
+        """It is not read any more: what its own jobs made is released, now or when they are over."""
         result = self._results.pop(name, None)
         if result is None:
             return
@@ -163,7 +163,7 @@ class Results:
     def lost(self, job: str) -> bool:
         """Partitions of a job's result are gone: the next who opens or reads it runs the job again.
 
-        Tells whether somebody watched the job's result, who has been told now and gives up what is left of it.
+        True if a keeper watched the job's result and was told: the caller then releases what is left of it.
         """
         watcher = self._watchers.get(job)
         self.forget(job)
@@ -172,7 +172,7 @@ class Results:
         return watcher is not None
 
     def forget(self, job: str) -> None:
-        """A job's partitions are gone or going to be: nobody is told, and the next who needs them runs it anew."""
+        """A job's partitions are gone or going to be: no keeper is told, and the next reader runs it anew."""
         self._watchers.pop(job, None)
         self._builds.forget(job)
         for result in self._results.values():
@@ -180,7 +180,7 @@ class Results:
                 result.run = None
 
     def is_opened(self, job: str) -> bool:
-        """Tell whether somebody has got the partitions that this job made."""
+        """Tell whether a reader has got the partitions that this job made, or waits for them to be made again."""
         return any(result.core.is_opened(job) for result in self._results.values())
 
     def _run_of(self, result: _Result, answer: Begin | Join) -> _ResultRun:
@@ -243,7 +243,7 @@ class Results:
 
 
 async def _for_fewer_slots(made: Submission) -> Submission:
-    """The same job where somebody who waits for it holds a slot; one that would be refused stays as it is."""
+    """The same job where a task that waits for it holds a slot; one that would be refused stays as it is."""
     graph, again = made.graph, made.again
     if again is None or any(slots_needed(graph, region) > made.slots_total for region in regions(graph)):
         return made

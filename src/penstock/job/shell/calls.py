@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that somebody waits for: the core knows them by number, the callers as futures."""
+"""Answers that callers wait for: the core knows them by number, the callers as futures."""
 
 from __future__ import annotations
 

@@ -49,10 +49,10 @@ _LOG = logging.getLogger(__name__)
 
 _FIRST_LOOK_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
+"""Seconds between two looks whether an environment whose connection ended is still there: soon first, for one that
+was killed closes its sockets one after the other."""
 _UNSEEN_SECONDS = 5.0
-"""An environment that serves nobody can't be looked for, and holds no rows: so long it may be away."""
-"""Seconds between two looks whether an environment that does not listen is still there: soon first, for one that was
-killed closes its sockets one after the other."""
+"""Seconds that an environment without an address may be away: it can't be looked for, and holds no rows."""
 
 
 def _look(progress: JobProgress, trace: tuple[TraceEntry, ...], history: JobHistory) -> None:
@@ -111,7 +111,7 @@ class JobDriver:
         for instruction in self._core.handle(event, self.clock.now()):
             try:
                 self._carry_out(instruction)
-            except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for what it leads to
+            except Exception as error:  # noqa: BLE001 - whatever it is, the job waits for what it leads to
                 what = f"{do.name_of(instruction)} could not be carried out"
                 _LOG.exception("%s", what)
                 cause = f"{what}: {type(error).__name__}: {error}"
@@ -181,7 +181,7 @@ class JobDriver:
         return self._core.progress(job, self.figures.of, self.clock.now())
 
     def tell(self, history: JobHistory) -> None:
-        """Tell somebody the lives of all jobs from now on, and of those that run what has happened."""
+        """Tell a listener the lives of all jobs from now on, and of running ones what has happened before."""
         for job, running in self._jobs.items():
             progress = self.progress(job)
             history.opened(running.submission, 0.0 if progress is None else progress.seconds)
@@ -192,7 +192,7 @@ class JobDriver:
         self.histories = [each for each in self.histories if each.listener is not listener]
 
     def tell_progress(self) -> None:
-        """Tell how far the jobs are, where somebody is told."""
+        """Tell the listeners, if there are any, how far the jobs are."""
         for job in self._core.jobs if self.histories else ():
             progress = self.progress(job)
             if progress is not None:
@@ -207,7 +207,7 @@ class JobDriver:
         self._tell_all(lambda history: history.ended(result, error))
 
     def _tell_all(self, tell: Callable[[JobHistory], None]) -> None:
-        """Tell all who listen; a fault of one costs it what is told, and nobody else anything."""
+        """Tell all listeners; one that raises misses this event, and the others miss nothing."""
         for history in self.histories:
             try:
                 tell(history)
@@ -285,7 +285,7 @@ class JobDriver:
         self._lose_if_silent(environment)
 
     async def _is_gone(self, environment: AttachedEnvironment) -> bool:
-        """Tell whether nobody is where it served others, if it did."""
+        """Tell whether no process listens any more where it served others, if it did."""
         return bool(environment.address) and await nobody_listens(self._transport, environment.address)
 
     def _lose_if_silent(self, environment: AttachedEnvironment) -> None:

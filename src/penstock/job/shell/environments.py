@@ -54,12 +54,12 @@ class AttachedEnvironment:
 
     @property
     def name(self) -> str:
-        """Which no other has."""
+        """The environment's name, which no other has."""
         return self.said.environment
 
     @property
     def address(self) -> str:
-        """The address at which others read its partitions; empty while it serves nobody."""
+        """The address at which others read its partitions; empty while it does not listen."""
         return self.said.address or self.opened
 
 
@@ -115,7 +115,7 @@ class Environments:
             found.commands.put(command)
 
     def tell_all(self, command: Command) -> None:
-        """Queue a command for everybody."""
+        """Queue a command for all environments."""
         for name in list(self._attached):
             self.tell(name, command)
 

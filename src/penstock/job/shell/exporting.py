@@ -46,7 +46,7 @@ class Exports:
         return self._endpoint.address
 
     def tell(self, history: JobHistory) -> None:
-        """Tell somebody the lives of all jobs from now on."""
+        """Tell a listener the lives of all jobs from now on."""
         self._driver.tell(history)
         if self._telling is None:
             self._telling = asyncio.create_task(self._tell_progress())

@@ -123,7 +123,7 @@ class JobMaster:
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._every: list[tuple[float, Callable[[], None]]] = []
         self._outcomes: set[concurrent.futures.Future[FinishedJob]] = set()
-        """Of jobs that are not over: somebody may wait for these on another thread."""
+        """Of jobs that are not over: the threads that submitted them may wait."""
         self._fault: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
@@ -172,7 +172,7 @@ class JobMaster:
         self._call(lambda: self._results.add(name, build))
 
     def drop_result(self, name: str) -> None:
-        """Nobody reads this result any more: it is released soon. Blocks nowhere; unknown ones are ignored."""
+        """This result is not read any more: release it soon. Does not block; unknown ones are ignored."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and all results with it
             self._loop.call_soon_threadsafe(self._results.drop, name)
 
@@ -235,7 +235,7 @@ class JobMaster:
         return self._call(lambda: self._driver.progress(job))
 
     def tell_jobs(self, listener: JobEvents, look: Look) -> None:
-        """Tell somebody what happens to jobs, and every second how those stand that run; on the loop's thread."""
+        """Tell a listener what happens to jobs, and every second how running jobs stand; on the loop's thread."""
         self._call(lambda: self._exports.tell(JobHistory(listener, look)))
 
     def tell_no_more(self, listener: JobEvents) -> None:
@@ -332,7 +332,7 @@ class JobMaster:
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._serve())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the start, or for a job
+        except BaseException as error:  # noqa: BLE001 - handed to the threads that wait for the start, or for a job
             if not self._started.done():
                 self._started.set_exception(error)
             else:
@@ -453,15 +453,15 @@ async def _repeat(seconds: float, work: Callable[[], None]) -> None:
             continue
         try:
             await began
-        except Exception:  # noqa: BLE001 - it is somebody else's work, and comes again
+        except Exception:  # noqa: BLE001 - the work is a caller's, and is tried again
             _LOG.exception("what the JobMaster does every %g s failed; it is tried again", seconds)
 
 
 def _result(future: concurrent.futures.Future[_T], claim: concurrent.futures.Future[None]) -> _T:
     """The result; ControlError where the loop does not answer. A wait that the process overslept counts as one.
 
-    A call that the loop has begun is waited for: else nobody could tell whether it was done. `claim` says which it
-    is.
+    A call that the loop has begun is waited for: else the caller could not tell whether it was done. `claim` says
+    whether it has begun.
     """
     for _ in range(ANSWER_WAITS):
         with contextlib.suppress(TimeoutError):

@@ -2,7 +2,7 @@
 """Carries out what the core decides for the checkpoints of streaming queries.
 
 All but the storing runs on the JobMaster's event loop. Each query has a thread that stores its checkpoints one after
-the other, so a location that is slow or away holds up nobody but its own query's checkpoints.
+the other, so a location that is slow or away holds up only its own query's checkpoints.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Queries:
         self._stores[job] = _Store(job, storage, self._later)
 
     def stopping(self, job: str) -> None:
-        """Somebody stops a query: whatever of it ends may go on later."""
+        """A query is told to stop: when it ends it has not finished, and a later start may go on."""
         if job in self._stores:
             self._stopping.add(job)
 
@@ -180,7 +180,7 @@ class _Store:
             self._storage.check()
         except FencedError as error:
             return events.OwnerSeen(self._job, str(error), FencedError)
-        except Exception as error:  # noqa: BLE001 - a location that is away is nobody else's
+        except Exception as error:  # noqa: BLE001 - a location that is away names no other owner
             _LOG.warning("the checkpoint location of %s can't be looked at: %s", self._job, error)
         return events.OwnerSeen(self._job)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JobMaster's face to environments: answers what they ask, and tells them what they are to do.
+"""The JobMaster's server for environments: answers what they ask, and tells them what they are to do.
 
 An environment proves itself at the door, attaches, and has one connection at a time: a newer one ends the older one,
-which may hang where nobody was told of its end. Commands are kept until the environment has said that it has them, so
+which may hang where its end was not noticed. Commands are kept until the environment has said that it has them, so
 a new connection goes on where the broken one ended. An operator of queries comes in by the same door, with a key that
 opens nothing else (`link.operator`). Errors travel inside the answer, so a caller raises what was
 raised here. A message of another shape is answered and nothing else happens.
@@ -87,7 +87,7 @@ class MasterServer:
         return self._listener.address
 
     async def close(self) -> None:
-        """Let nobody in, wait a moment for those who were told to end, and hang up."""
+        """Close the door, wait a moment for environments that were told to end, and hang up."""
         if self._listener is not None:
             self._listener.close()
         self._door.close()

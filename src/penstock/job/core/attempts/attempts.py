@@ -5,7 +5,7 @@ An exception of the user's code most often comes again, so it is tried again onl
 attempt that its host lacks something for (room on a disk, memory, buffers) is tried again like any loss, on another
 host if there is one. A partition that a task could not read is lost, whatever its service says; the task and the
 producer run again. A task that says unasked that it was cancelled was stopped by Spark, which will say why.
-An attempt whose rows nobody wants any more has ended well, however it ends (`unwanted`).
+An attempt whose rows are not wanted any more has ended well, however it ends (`unwanted`).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Attempts:
         return is_known and all(each.environment in ("", host) for each in self._subtasks)
 
     def orphan(self, orphan: so.Orphan) -> Iterator[so.Decision]:
-        """Nobody works on an attempt any more."""
+        """An attempt is not worked on any more."""
         subtask = self._subtasks.current(orphan.attempt)
         if subtask is not None and not subtask.is_ended:
             yield so.Record("task_lost", str(orphan.attempt))
@@ -210,7 +210,7 @@ class Attempts:
             yield so.Fail(frozenset({subtask.place}), f"{subtask.title} {orphan.cause}", Rank.LOSS, launched)
 
     def orphan_many(self, orphans: so.OrphanMany) -> Iterator[so.Decision]:
-        """A Spark job of workers is over; whoever worked there is lost."""
+        """A Spark job of workers is over; the attempts that they worked on are lost."""
         found = [subtask for attempt in orphans.attempts if (subtask := self._subtasks.current(attempt)) is not None]
         yield from self._let_go(found)
         lost = [subtask for subtask in found if not subtask.is_ended]
@@ -270,7 +270,7 @@ class Attempts:
             yield so.Fail(frozenset(needed), cause, Rank.CAUSE)
 
     def _needed(self, partitions: tuple[PartitionId, ...]) -> set[Place]:
-        """The producers of those that somebody will still read."""
+        """The producers of those that are still to be read."""
         found = set()
         for partition in partitions:
             subtask = self.deployments.producer_of(partition)
@@ -281,7 +281,7 @@ class Attempts:
         return found
 
     def _let_go(self, subtasks: Iterable[Subtask]) -> Iterator[so.Decision]:
-        """They are gone. Of those whose rows nobody wants that is an end like any other."""
+        """They are gone: a good end for those whose rows are not wanted."""
         for subtask in [each for each in subtasks if each.is_unwanted and not each.is_ended]:
             if subtask.attempt is not None:
                 yield from self._end_well(subtask, TaskFinished(subtask.attempt, TaskEnd.FINISHED, is_cut=True))
@@ -324,7 +324,7 @@ class Attempts:
             subtask.user_errors = 0
 
     def stop_all(self, stop: so.StopAll) -> Iterator[so.Decision]:
-        """The job ends: tell whoever works to stop, and answer whoever waits."""
+        """The job ends: tell running tasks to stop, and answer those that wait."""
         for subtask in self._subtasks:
             if subtask.attempt is not None and subtask.call is not None:
                 yield so.LetOff(subtask.attempt)
@@ -336,18 +336,18 @@ class Attempts:
         yield from self.questions.drop_all(self._too_late)
 
     def abandon(self, _: so.StopWaiting) -> Iterator[so.Decision]:
-        """Nobody waits for them any more."""
+        """They are not waited for any more."""
         for subtask in self._subtasks:
             if subtask.is_live:
                 yield from self._mark_lost(subtask)
 
     def _mark_lost(self, subtask: Subtask) -> Iterator[so.Decision]:
-        """It has ended without success; whoever waits for its deployment is answered."""
+        """It has ended without success; a task that waits for its deployment is answered."""
         self._subtasks.step(subtask, ExecutionEvent.FAIL)
         yield from self._hang_up(subtask)
 
     def _hang_up(self, subtask: Subtask, error: PenstockError | None = None) -> Iterator[so.Decision]:
-        """Answer whoever waits for this subtask's deployment, if anybody: there will be none."""
+        """Answer the task that waits for this subtask's deployment, if there is one: it gets none."""
         if subtask.call is not None and subtask.attempt is not None:
             call, subtask.call = subtask.call, None
             self.deployments.leave(subtask)

@@ -83,7 +83,7 @@ class Deployments:
         """A partition has its descriptor."""
         subtask = self._subtasks.current(event.attempt)
         if subtask is None and self._phase.is_active:
-            # Its attempt was withdrawn meanwhile: nobody will write or read it.
+            # Its attempt was withdrawn meanwhile: the partition is neither written nor read.
             yield do.ReleaseDescriptors(event.descriptor.environment, (event.descriptor,))
             return
         yield so.Track(event.descriptor)
@@ -159,7 +159,7 @@ class Deployments:
 
 
 def lost_to_another(subtask: Subtask) -> so.Fail:
-    """A DataFrame's task has ended, maybe well, and Spark runs it again: nobody knows whether it had all rows."""
+    """A DataFrame's task has ended, maybe well, and Spark runs it again: whether it had all rows is unknown."""
     cause = (
         f"{subtask.title} ended, but Spark runs its task again: its rows may have ended early. Spark's page and the"
         " logs of its executors say why"

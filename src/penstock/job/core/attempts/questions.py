@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consumers that have read their inputs to the end and ask whether that end is real.
 
-A cancelled `mapInArrow` sees a clean end of its input in mid-data, so whoever consumes a DataFrame's rows ends only
+A cancelled `mapInArrow` sees a clean end of its input in mid-data, so a consumer of a DataFrame's rows ends only
 after that DataFrame's Spark job has returned well.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose rows nobody wants any more: it is told so, and ends early.
+"""A task whose rows are not wanted any more is told so, and ends early.
 
 The rows of a vertex are not wanted when every vertex that reads them is complete, and some subtask of these has not
 read them to their end: it had enough, or was told the same. So a vertex without readers left is told, then those that

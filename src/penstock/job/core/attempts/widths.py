@@ -18,7 +18,7 @@ from penstock.job.core.execution.topology import JobTopology
 
 
 class Widths:
-    """The bytes between the vertices of one job, where somebody's width depends on them."""
+    """The bytes between the vertices of one job, where a vertex's parallelism depends on them."""
 
     def __init__(self, topology: JobTopology, capacity: Capacity, target_bytes: int) -> None:
         self._topology = topology

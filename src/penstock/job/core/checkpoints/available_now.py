@@ -29,7 +29,7 @@ class AvailableNow:
         return self._has_caught_up
 
     def stopped(self) -> None:
-        """Somebody stops the query: that holds in later attempts too."""
+        """The query was told to stop: that holds in later attempts too."""
         self._was_stopped = True
 
     def interrupted(self) -> bool:

@@ -3,7 +3,7 @@
 
 `checkpoint.coordinator` decides when a checkpoint is taken and what becomes of it. This part tells it of the job's
 tasks, and turns what it decides into instructions. Each task of a query is deployed with its part of the last
-complete checkpoint (`beginnings`). While the metadata of one is being written nobody knows whether that is the last,
+complete checkpoint (`beginnings`). While the metadata of one is being written it is unknown whether that is the last,
 so nothing is deployed then. Nor is it before a look at who owns the location: a driver that has
 lost it would restart for ever, from checkpoints that its successor has removed.
 
@@ -81,9 +81,9 @@ class Checkpoints:
         self._held_back: int | None = None
         """The region whose tasks are all there, and wait until it is known what they begin with."""
         self._is_known = True
-        """True if the location was this driver's since the last attempt ended,"""
+        """True if the location was this driver's since the last attempt ended."""
         self._looks = 0
-        """and how many looks have no answer."""
+        """The number of looks that have no answer yet."""
         self._wake: float | None = None
         self._wakes = 0
         self._is_stopping = self._is_short = False
@@ -113,7 +113,7 @@ class Checkpoints:
         yield from self._go_on()
 
     def owner_seen(self, event: events.OwnerSeen) -> Iterator[so.Decision]:
-        """Whose the location is; where nobody can tell, tasks find out whether it can be read."""
+        """A look has told who owns the location; where it could not, tasks find out whether it can be read."""
         self._looks = max(0, self._looks - 1)  # who removes something sees it too
         if event.final is not None:
             yield so.FailForGood(event.cause, kind=event.final)
@@ -243,7 +243,7 @@ class Checkpoints:
     # --- words of the driver
 
     def asked(self, event: events.CheckpointAsked) -> Iterator[so.Decision]:
-        """Somebody wants a checkpoint."""
+        """A checkpoint is asked for."""
         if self._coordinator is None or not self._phase.is_active:
             yield do.AnswerCheckpoint(event.job, event.call, None, "the query is over")
         else:

@@ -36,7 +36,7 @@ class Accounts:
         self._tracker.start(self._job, track.descriptor)
 
     def release(self, release: so.Release) -> Iterator[so.Decision]:
-        """Nobody needs these partitions any more."""
+        """These partitions are not needed any more."""
         yield from _instructions(self._tracker.release_some(release.partitions))
 
     def release_read(self, read: so.ReleaseRead) -> Iterator[so.Decision]:
@@ -54,7 +54,7 @@ class Accounts:
                 yield do.ResultLost(job, partitions, lost.cause)
 
     def release_all(self, keep: tuple[PartitionId, ...], environments: tuple[str, ...]) -> Iterator[so.Decision]:
-        """The job is over: release all but these; where none is left, nobody needs anything of the job."""
+        """The job is over: release all but `keep`. Where that is empty, nothing of the job is needed."""
         yield from _instructions(self._tracker.release(self._job, keep))
         if not keep:
             yield do.ReleaseJobEverywhere(self._job, environments)

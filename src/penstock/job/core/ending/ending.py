@@ -89,11 +89,11 @@ class Ending:
             yield so.DismissWorkers()
 
     def break_off(self, event: InstructionFailed) -> Iterator[so.Decision]:
-        """An instruction could not be carried out: somebody would wait for what it leads to for ever."""
+        """An instruction could not be carried out: the job would wait for what it leads to for ever."""
         yield so.FailForGood(event.cause)
 
     def cancel(self, cancelled: CancelRequested) -> Iterator[so.Decision]:
-        """Somebody wants the job to stop."""
+        """The job is told to stop."""
         lifecycle = self._lifecycle
         if lifecycle.state is JobState.WAITING_FOR_SLOTS:
             error = JobCancelledError(f"job {self._name} was cancelled: {cancelled.cause}")
@@ -189,7 +189,7 @@ class Ending:
         last = (DeadlineKind.ABANDON, ABANDON_SECONDS) if self._asked_spark else (DeadlineKind.SETTLE, SETTLE_SECONDS)
         wanted = {Deadline(last[0]): last[1]}
         if self._is_stopping and self._spark_jobs.all_returned:
-            # Spark has given these tasks up and kills them in some seconds, which nobody needs to wait for.
+            # Spark has given these tasks up and kills them in some seconds, and that need not be waited for.
             wanted[Deadline(DeadlineKind.GRACE)] = GRACE_SECONDS
         return wanted
 

@@ -21,7 +21,7 @@ LEFT_OUT_SECONDS = 300.0
 
 
 class SlotsReturnedError(SlotsError):
-    """A job that waited for lost slots fits again. It is over, and whoever submitted it plans it anew for these."""
+    """A job that waited for lost slots fits again. It is over, and its submitter plans it anew for these."""
 
 
 class Hosts:

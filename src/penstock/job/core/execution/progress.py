@@ -15,7 +15,7 @@ class Roll(Protocol):
 
     @property
     def live(self) -> int:
-        """The number that somebody works on."""
+        """The number that tasks work on."""
 
     @property
     def round(self) -> int:
@@ -39,7 +39,7 @@ class Roll(Protocol):
         """A vertex's subtasks; none before its region is open."""
 
     def pending(self, vertex: int) -> int:
-        """The number of subtasks of an open vertex that nobody has taken."""
+        """The number of subtasks of an open vertex that no task has taken."""
 
     def first_pending(self, vertex: int, count: int) -> Sequence[Subtask]:
         """The first of them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The regions of one job: which may start, and which somebody waits for. Questions only.
+"""The regions of one job: which may start, and which running tasks wait for. Questions only.
 
 A region may start when all it reads is there: over a blocking edge, when every producer has ended well (and, where it
 reads a DataFrame, that DataFrame's Spark job too); over a hybrid edge, when every producer runs or has ended, so that

@@ -31,7 +31,7 @@ class Subtask:
     """The edges whose partition can be read; the result counts here too."""
     deployed: bool = False
     halted: bool = False
-    """It was stopped unasked, and nobody has said why."""
+    """It was stopped unasked, for a reason that is not known yet."""
     is_run_again: bool = False
     """Spark has begun another attempt of its task, which it does where it has ended this one."""
     empty: bool = False
@@ -44,7 +44,7 @@ class Subtask:
     known: Mapping[int, int] = field(default_factory=dict)
     """The rows that the last finished attempt wrote, per edge as a number: another number means other rows."""
     is_unwanted: bool = False
-    """It was told that nobody wants its rows any more: it ends early, and its partitions are gone."""
+    """It was told that its rows are not wanted any more: it ends early, and its partitions are gone."""
     round: int = 0
     """The number of restarts that the job had seen when this attempt was deployed."""
     born: int = 0
@@ -52,11 +52,11 @@ class Subtask:
 
     @classmethod
     def of(cls, job: str, vertex: JobVertex, index: int) -> Subtask:
-        """A subtask nobody has started."""
+        """A subtask that has not started."""
         return cls(vertex, index, ExecutionLifecycle(f"{job}/v{vertex.id}.{index}"))
 
     def again(self, job: str, round_: int) -> Subtask:
-        """The next attempt, which nobody has started; this one is withdrawn by restart `round_`."""
+        """The next attempt, which has not started; this one is withdrawn by restart `round_`."""
         fresh = Subtask.of(job, self.vertex, self.index)
         fresh.generation, fresh.born = self.generation + 1, round_ if self.is_finished else self.born
         fresh.user_errors, fresh.known = self.user_errors, self.known
@@ -64,7 +64,7 @@ class Subtask:
         return fresh
 
     def begin(self, attempt: AttemptId, call: int, environment: str) -> None:
-        """Somebody will run it and waits for what it is to do."""
+        """A task will run it and waits for its deployment."""
         if self.state is ExecutionState.CREATED:
             self.lifecycle.move(ExecutionEvent.SCHEDULE)
         self.lifecycle.move(ExecutionEvent.DEPLOY)

@@ -27,7 +27,7 @@ Live = Callable[[AttemptId], dict[str, float]]
 
 @dataclass(slots=True)
 class Book:
-    """One vertex: which subtasks nobody has taken, how many have not got so far, and how many stopped on the way."""
+    """One vertex: which subtasks no task has taken, how many have not got so far, and how many stopped on the way."""
 
     pending: list[int]
     undeployed: int
@@ -40,7 +40,7 @@ class Subtasks:
 
     def __init__(self, topology: JobTopology) -> None:
         self.live = 0
-        """The number that somebody works on."""
+        """The number that tasks work on."""
         self.confirmed: set[int] = set()
         """The vertices whose DataFrame was read to its end."""
         self.moving: set[int] = set()
@@ -86,7 +86,7 @@ class Subtasks:
         return vertex in self._books
 
     def pending(self, vertex: int) -> int:
-        """The number of subtasks of a vertex that nobody has taken."""
+        """The number of subtasks of a vertex that no task has taken."""
         return len(self._books[vertex].pending)
 
     def first_pending(self, vertex: int, count: int) -> list[Subtask]:
@@ -132,7 +132,7 @@ class Subtasks:
             self._by_place[vertex.id, index] = Subtask.of(self._topology.job, vertex, index)
 
     def begin(self, subtask: Subtask, attempt: AttemptId, call: int, environment: str) -> None:
-        """Somebody will run it and waits for what it is to do."""
+        """A task will run it and waits for its deployment."""
         self._take(subtask)
         subtask.begin(attempt, call, environment)
         self.live += 1
@@ -175,7 +175,7 @@ class Subtasks:
         book.unfinished -= 1
 
     def reset(self, subtask: Subtask) -> Subtask:
-        """It is to be run again, from its beginning: the next attempt, which nobody has started."""
+        """It is to be run again, from its beginning: the next attempt, which has not started."""
         book = self._books[subtask.vertex.id]
         book.halted -= subtask.halted
         book.undeployed += subtask.deployed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which environment holds which partitions, and of which job.
 
-A partition is tracked from its registration with the ShuffleMaster until it is released or lost. Nothing here
-talks to anybody: `release` gives what to release, grouped by environment, and forgets it.
+A partition is tracked from its registration with the ShuffleMaster until it is released or lost. No I/O:
+`release` gives what to release, grouped by environment, and forgets it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ how often and how soon in `restart_strategy`. Failures that come within a second
 consequences: one dead process is seen by its environment, by its consumers and by Spark, each in its own time. Not so
 what was launched only after it: that is a failure of its own, so nothing is tried again and again without being
 counted. A cancelled or failing job is never restarted. A query that was told to stop is tried once more, at once:
-whoever stops it waits, and a failure that comes again would keep it from its last checkpoint for ever.
+the user waits, and a failure that comes again would keep it from its last checkpoint for ever.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LACKING_SECONDS = 1.0
 """The least wait if a host lacks something again: so that it may have it by then."""
 
 FIRST_TRIES = 3
-"""A streaming query restarts for ever, once it has run; before that somebody waits to hear why it does not."""
+"""A streaming query restarts for ever, once it has run; before that the user waits to hear why it does not."""
 LOST_TRIES = 10
-"""The same, of restarts for tasks that were lost: a host may have a bad minute."""
+"""The same for restarts after tasks were lost: a host may fail for a minute."""
 
 
 class Recovery:
@@ -40,7 +40,7 @@ class Recovery:
 
     def __init__(self, settings: RestartSettings, sets: RestartSets, phase: Phase, now: Callable[[], float]) -> None:
         self.unexplained: frozenset[Place] = frozenset()
-        """The subtasks that were stopped, and nobody has said why."""
+        """The subtasks that were stopped, for a reason that is not known yet."""
         self._awaits_dataframe = False
         """True if a DataFrame broke off: Spark says why, or runs its task again."""
         self._sets = sets
@@ -133,7 +133,7 @@ class Recovery:
             yield so.DropDataFrame(vertex)
 
     def compare(self, other: so.CompareReaders) -> Iterator[so.Decision]:
-        """A subtask gave other rows than before: whoever has read the earlier ones failed by that."""
+        """A subtask gave other rows than before: the readers of the earlier ones have failed by that."""
         readers = self._sets.misled(other.place, other.edges)
         if readers:
             yield so.Fail(readers, f"{other.title} gave other rows than in its attempt before", Rank.CAUSE)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which subtasks run again after a failure; `graph.failover` has the rules for rows that are gone. Questions only.
 
-- A producer that ran again and finished with another fingerprint than before gave other rows, so whoever has read the
-  earlier ones is run again, ended or not, and whoever has read from those. The fingerprint covers rows, bytes and
+- A producer that ran again and finished with another fingerprint than before gave other rows, so the readers of the
+  earlier ones run again, ended or not, and their readers too. The fingerprint covers rows, bytes and
   checksum of every subpartition; rows that only come in another order, or in other batches, count as others too.
 - A subtask that has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, or that
-  ended early because nobody wanted its rows, is run again with it: nobody can say whether the next attempt gives the
-  same.
+  ended early because its rows were not wanted, is run again with it: the next attempt may give other rows.
 - A region that runs together needs its slots at the same time, any other one at least one. If readers that wait for
   it hold them, these are taken off and run again too.
 """

@@ -17,7 +17,7 @@ Group = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One region: subtasks that nobody has taken, and DataFrames to be read, each as a vertex and its tasks.
+    """One region: subtasks that no task has taken, and DataFrames to be read, each as a vertex and its tasks.
 
     `urgent`: subtasks that run already, and hold slots, wait for these. `early`: they may start as soon as what comes
     before them in the order has, so their workers are launched along with those.
@@ -76,7 +76,7 @@ class Match:
 
 
 def match(needs: Iterable[Need], idle: int, coming: int) -> Match:
-    """Give `idle` workers to the needs in order; `coming` ones will be idle soon, so nobody is launched for them."""
+    """Give `idle` workers to the needs in order; `coming` ones are idle soon, so none is launched in their place."""
     starts: list[Group] = []
     dataframes: list[Group] = []
     covered: list[int] = []

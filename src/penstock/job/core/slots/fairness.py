@@ -3,7 +3,7 @@
 
 - First comes what running subtasks of the same job wait for: they hold slots until they have it.
 - Then jobs with less than their even share, and what must run together, in the order in which they have waited; then
-  all others, those with the fewest slots first. Nobody passes the first in the line: what it wants at once is kept
+  all others, those with the fewest slots first. No job passes the first in the line: what it wants at once is kept
   free for it.
 - A job's even share is what it would have if the slots were dealt out one by one to all that want more.
 - While the first in the line lacks slots, workers that ask for work are taken from jobs above their share, and for

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words to somebody who does not get what it asks for: the numbers, and the ways out."""
+"""The messages to a job that does not get the slots it needs: the numbers, and the ways out."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Slots:
         self.workers = Workers()
         self.spark_jobs = SparkJobs(1 + max(vertex.id for vertex in topology.graph.vertices))
         self.leases = 0
-        """The number of times that somebody leased a slot."""
+        """The number of times that a read task has leased it a slot."""
         self._counted_leases = 0
         self._is_held = False
         self._awaits_lost = False
@@ -331,7 +331,7 @@ class Slots:
         return [worker for worker in idle if worker.number not in out]
 
     def _waits(self, worker: Worker) -> bool:
-        """Tell whether it works on a reader of rows that nobody has taken, so it comes for nothing else before."""
+        """Tell whether it runs a reader of subtasks that have not started: until then it takes no other work."""
         if worker.attempt is None or worker.state is WorkerState.DRAINING:
             return False
         vertex = worker.attempt.vertex
@@ -351,5 +351,5 @@ class Slots:
 
 
 def _answers(calls: Iterable[int]) -> Iterator[so.Decision]:
-    """There is nothing more to do for whoever asked."""
+    """Answer workers that asked for work: there is no more for them."""
     return (do.ReleaseWorker(call) for call in calls)

@@ -64,7 +64,7 @@ class SparkJobs:
         return self._current.get(vertex)
 
     def is_current(self, launched: SparkJob) -> bool:
-        """Tell whether anybody cares how it ended: it was not dropped."""
+        """Tell whether its end still matters: it was not dropped."""
         return launched.vertex is None or self._current.get(launched.vertex) == launched.id
 
     def was_cancelled(self, spark_job: SparkJobId) -> bool:

@@ -266,7 +266,7 @@ class Workers:
         return worker, [] if worker.call is None else [worker.call]
 
     def lose_environment(self, environment: str) -> list[int]:
-        """The workers of an environment are gone: the calls, of which nobody hears the answers."""
+        """The workers of an environment are gone: returns their open calls, whose answers are not heard."""
         calls = []
         for worker in list(self):
             calls += [event.call for event in worker.parked if event.environment == environment]
