@@ -77,7 +77,7 @@ class _VersionAction(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole grammar."""
+    """The parser of all subcommands."""
     top = _CommandParser(prog="penstock", description="A data-exchange service for PySpark pipelines.")
     top.add_argument("--version", action=_VersionAction, nargs=0, help="the version, of a checkout with its commit")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")

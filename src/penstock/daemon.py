@@ -75,7 +75,7 @@ def look_up() -> None:
 
 
 def main() -> None:
-    """Be Spark's daemon."""
+    """Run PySpark's daemon here, with all modules imported before it forks."""
     leave_out_archives()
     from pyspark import daemon
 

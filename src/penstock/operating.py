@@ -2,7 +2,7 @@
 """`penstock queries list | stop | savepoint | rescale`: leads streaming queries of running sessions.
 
 Those of this user on this host are found by the files that they have (`link.session_files`); another one by a copy of
-its file. Whoever has neither is refused. What is asked is done by the program's own handle of the query.
+its file. A user who has neither is refused. What is asked is done by the program's own handle of the query.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Condition:
 
     @property
     def expression(self) -> pc.Expression:
-        """It in Arrow's words."""
+        """The condition as an expression of Arrow."""
         column = pc.field(self.column)
         if self.test == "IsNotNull":
             return column.is_valid()

@@ -25,7 +25,7 @@ from penstock.api.lineage import (
 )
 
 MOST_BRANCHES = 32
-"""So many branches keep a stage each."""
+"""The most branches that keep a stage each."""
 
 Branch = tuple[SourceStep, tuple[OperatorStep, ...]]
 """A source, and the operators after it."""

@@ -54,7 +54,7 @@ class ResourcesStep:
 
     @property
     def schema(self) -> pa.Schema:
-        """That of the rows."""
+        """The parent's schema."""
         return self.parent.schema
 
 

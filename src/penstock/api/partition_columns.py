@@ -190,7 +190,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def constant(values: pa.Array, row: int, count: int) -> pa.Array:
-    """One of the values so many times over."""
+    """One of the values, repeated for `count` rows."""
     return pa.nulls(count, values.type) if not values[row].is_valid else pa.repeat(values[row], count)
 
 

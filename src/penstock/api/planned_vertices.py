@@ -57,7 +57,7 @@ class PlannedVertex:
 
     @property
     def title(self) -> str:
-        """Its operators, in order."""
+        """The names of its operators, in order."""
         return " + ".join(self.names)
 
     def job_vertex(self, name: str, parallelism: int) -> JobVertex:

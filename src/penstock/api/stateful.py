@@ -30,11 +30,11 @@ class Keyed(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """The stream's columns."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Its key columns."""
+        """The names of the key columns."""
 
     @property
     def upstream(self) -> Any:

@@ -26,7 +26,7 @@ class EventTimes:
     """The watermarks that hold at one place of a plan, and the columns there that have their times."""
 
     delays: Mapping[str, int] = field(default_factory=dict)
-    """By column, in microseconds."""
+    """The delay of each column, in microseconds."""
     watermarks: tuple[str, ...] = ()
     """The watermarks, as `explain` shows them."""
     is_everywhere: bool = False
@@ -58,7 +58,7 @@ class EventTimes:
 
 
 def event_times(branches: Sequence[Step]) -> EventTimes:
-    """Those of a stream, which may be a union."""
+    """The event times of a stream, which may be a union."""
     found = [_after(step) for step in branches]
     timed = [each for each in found if each.watermarks]
     if not timed:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's connection to its host's environment process: the one place of the task side that does socket I/O.
 
-Rules: any thread may send; whoever waits for something receives for everybody (one at a time), and the core hands
+Rules: any thread may send; a thread that waits for something receives for all (one at a time), and the core hands
 each frame to the port it is for. There is no receiver thread, so a forked worker carries none. Segments are mapped
 when a service asks for them; at `close` they are unmapped, or kept for the process's next task (`kept_memory`). A
 child that user code forks closes its copies at once, so that the environment still sees the end of the task.
@@ -96,11 +96,11 @@ class Attachment:
         return self._core.arrivals.actions
 
     def arrived(self) -> None:
-        """Something has come that is no frame, or an answer that ends the wait. Called by whoever receives."""
+        """Something has come that is no frame, or an answer that ends the wait. Called by the receiving thread."""
         self._core.arrivals.count += 1
 
     def data_plane(self) -> AttachedDataPlane:
-        """The environment's data plane; maps its memory where nobody has asked before."""
+        """The environment's data plane; the first call maps its memory."""
         with self._changed:
             if self._data_plane is None:
                 memory = self._memory.map()
@@ -127,7 +127,7 @@ class Attachment:
         return answer
 
     def tell(self, request: Request[Any], answered: Answered) -> None:
-        """Ask without waiting. `answered` gets the answer, an error too, when somebody receives it. Any thread."""
+        """Ask without waiting. `answered` gets the answer, an error too, when a thread receives it. Any thread."""
         with self._changed:
             _, question = self._core.ask(request, answered)
         self._send(question)
@@ -289,7 +289,7 @@ class Attachment:
             return 0
 
     def _look_after_environment(self) -> None:
-        """An environment that does not run any more is ended: nobody would ever hear of it again."""
+        """End an environment that does not run any more, as the task would wait for it for ever."""
         if time.monotonic() < self._next_pulse:  # a wait of a millisecond need not read a file
             return
         self._next_pulse = time.monotonic() + LOOK_SECONDS

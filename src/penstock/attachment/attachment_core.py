@@ -5,7 +5,7 @@ Bytes go in, and calls of those they are for come out; what is to be sent comes 
 clock, lock or thread in here: the shell (`attachment`) receives and sends, and holds its lock around each call.
 
 Rules: a frame that is not for a task, for a port or call that never was, or that can't be read, ends the line with
-ProtocolError; what crossed the closing of its port, or an answer that nobody waits for any more, is dropped. A line
+ProtocolError; what crossed the closing of its port, or an answer that is not waited for any more, is dropped. A line
 ends once: the first reason stays.
 """
 
@@ -86,7 +86,7 @@ class AttachmentCore:
         return self._calls.ask(request, answered)
 
     def give_up(self, number: int) -> None:
-        """Nobody waits for this answer any more; idempotent."""
+        """Wait no more for this answer; idempotent."""
         self._calls.give_up(number)
 
     def begin(self) -> None:
@@ -102,7 +102,7 @@ class AttachmentCore:
             raise self.end
 
     def check_told(self) -> None:
-        """Raise TaskCancelledError where the task was told to stop, NotWantedError where nobody wants its rows."""
+        """Raise TaskCancelledError where the task was told to stop, NotWantedError where its rows are not wanted."""
         if self.told is not None:
             raise type(self.told)(str(self.told))
 

@@ -74,7 +74,7 @@ class KeptMemory:
 
 
 class OfferedMemory:
-    """The memory that a welcome offers to one attachment: mapped when somebody asks for it, and not before."""
+    """The memory that a welcome offers to one attachment: mapped when it is asked for, and not before."""
 
     def __init__(self, kept: KeptMemory, welcome: Welcome, memory_fd: int) -> None:
         self._kept = kept

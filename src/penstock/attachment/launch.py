@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds this host's environment process, or starts it.
 
-The first task that finds nobody takes the rendezvous lock, starts the process with the lock inherited, and waits
+The first task that finds no process takes the rendezvous lock, starts the process with the lock inherited, and waits
 for its word that it listens; the others wait for the socket. A driver beside its tasks does so ahead of them. The
 process detaches itself (new session, orphaned on purpose), so that neither a task's end nor Spark's killing of a
 worker's process group takes it along. The secret goes through a pipe, never through arguments or the environment
@@ -98,7 +98,7 @@ def connect_or_start(launch: EnvironmentLaunch) -> socket.socket:
 
 
 def start_early(launch: EnvironmentLaunch, variables: Mapping[str, str]) -> None:
-    """Start this host's environment process where nobody has, with these variables beside the process's own.
+    """Start this host's environment process if none runs, with these variables beside this process's own.
 
     For a driver whose tasks run beside it: they find it there, or about to be. Raises EnvironmentLostError as
     `connect_or_start` does, which the first task then does once more.
@@ -123,7 +123,7 @@ def replace_environment(place: Rendezvous, connection: socket.socket) -> None:
     try:
         lock = place.lock.stat()
     except FileNotFoundError:
-        return  # somebody else was faster
+        return  # another task was faster
     if not end_peer(connection):
         place.set_aside(lock)
 
@@ -194,7 +194,7 @@ def _start(
         try:
             process.communicate(config, timeout=max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()  # it has the lock, and would keep everybody else from a start
+            process.kill()  # it has the lock, and would keep all other tasks from a start
             process.wait()
         _await_word(read_end, place, deadline)
     finally:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where a streaming task waits: for whatever comes over its attachment.
 
-Arrivals are counted as they are received, whoever receives them, so nothing that came between two waits is waited
-for.
+Arrivals are counted as they are received, by whichever thread, so nothing that came between two waits is waited for.
 """
 
 from __future__ import annotations

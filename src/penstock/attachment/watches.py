@@ -42,7 +42,7 @@ class Watches:
         return bool(found)
 
     def until_alarm(self, seconds: float) -> float:
-        """So many seconds, or those to the next alarm."""
+        """The seconds to wait: these, or fewer if an alarm is due before."""
         return seconds if self._alarm == math.inf else max(0.0, min(seconds, self._alarm - time.monotonic()))
 
     def take(self) -> int:

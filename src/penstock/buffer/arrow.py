@@ -7,7 +7,7 @@ Rules:
 - If it does, nested ones included, the payload is a whole IPC stream of its own, dictionaries and all: a bare
   message would refer to dictionaries that only the writer has.
 - `read_payload` trusts its bytes: verify a checksum before. It makes no copy, so the batch keeps the buffer alive.
-- Compressed is each of a batch's buffers for itself, by Arrow's own means, so whoever reads Arrow reads it:
+- Compressed is each of a batch's buffers for itself, by Arrow's own means, so any reader of Arrow reads it:
   `read_payload` too. `PayloadFormat`, which knows what to expect, is several times as fast with small batches.
 - A payload is compressed and expanded on the caller's thread: a pool's threads cost more than they save here.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The things that travel on a channel: the data type byte, and the handle of a slice of a segment.
 
-Rules: a handle is three numbers and a flag, never memory; whoever holds the segment memory turns it into bytes.
+Rules: a handle is three numbers and a flag, never memory; the process that maps the segment turns it into bytes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 A bare IPC record-batch message is a head (the metadata: lengths and offsets) and a body (the columns' buffers). If
 all columns have a fixed width, everything in the head that differs between two batches of a schema is a number at a
-known place. So the head is taken from Arrow once, and the numbers of many batches are filled in at once; whoever has
-the columns' bytes puts the body together.
+known place. So the head is taken from Arrow once, and the numbers of many batches are filled in at once; the caller,
+which has the columns' bytes, puts the body together.
 
 Rules:
 

@@ -196,7 +196,7 @@ class LocalBufferPool:
             listener(None)
 
     def statistics(self) -> LocalPoolStatistics:
-        """A snapshot."""
+        """The sizes and counts at this moment."""
         return LocalPoolStatistics(
             owner=self.owner,
             required=self.limits.required,

@@ -71,7 +71,7 @@ class NetworkBufferPool:
 
     @property
     def free(self) -> int:
-        """The number of segments that nobody holds."""
+        """The number of segments that no local pool holds."""
         return len(self._free)
 
     @property
@@ -106,7 +106,7 @@ class NetworkBufferPool:
             pool.lazy_destroy()
 
     def statistics(self) -> NetworkPoolStatistics:
-        """A snapshot."""
+        """The sizes and counts at this moment."""
         return NetworkPoolStatistics(
             total=self._total,
             free=len(self._free),

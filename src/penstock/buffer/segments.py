@@ -153,7 +153,7 @@ class SegmentMemory:
         mapping, self._mapping = self._mapping, None
         fd, self._fd = self._fd, -1
         self.release_views()
-        # Somebody's view outlives us: the mapping goes with the last of them, the descriptor goes now.
+        # A reader's view outlives us: the mapping goes with the last of them, the descriptor goes now.
         if mapping is not None:
             with contextlib.suppress(BufferError):
                 mapping.close()

@@ -3,7 +3,7 @@
 
 A segment is shipped as several slices: a builder commits a prefix at a flush and goes on writing after it, and a
 broadcast slice is queued at every subpartition. So a segment has one reference for its open builder and one for each
-slice that somebody has not yet recycled; at zero it goes back to the pool it came from.
+slice that is not yet recycled; at zero it goes back to the pool it came from.
 
 Rules:
 
@@ -27,7 +27,7 @@ from penstock.errors import ProtocolError
 
 
 class SegmentOwner(Protocol):
-    """The owner of a segment that nobody needs any more: a local buffer pool."""
+    """The owner to which a segment goes back without references: a local buffer pool."""
 
     def recycle(self, segment: int) -> None:
         """Take the segment back."""
@@ -52,7 +52,7 @@ class SegmentReferences:
 
     @property
     def in_use(self) -> int:
-        """The number of segments that somebody needs."""
+        """The number of segments with references."""
         return sum(owner is not None for owner in self._owners)
 
     def open(self, segment: int, owner: SegmentOwner) -> None:

@@ -6,8 +6,8 @@ Rules:
 - Every view has the six members of `SubpartitionView`; that is all that the gate of a task on this host needs.
 - A connection that serves a reader elsewhere needs to know what waits before it may be sent, and says what its
   reader can take: a `ServableView`.
-- Nobody asks for the type of a view. One that has no use for a call gets it all the same, and its docstring says why
-  it does nothing then.
+- No caller asks for the type of a view. One that has no use for a call gets it all the same, and its docstring says
+  why it does nothing then.
 - A view is used on one thread, and never blocks. After `release` it gives nothing and stays silent.
 """
 
@@ -28,8 +28,8 @@ class BufferOrEvent:
     """One thing out of a subpartition: a slice of a segment, data read from a file, or an event's bytes.
 
     A reader that polls a slice owns one reference of its segment and must recycle it once; data from a file brings
-    its own `recycle`, to be called once when nobody needs the bytes any more. A slice of a stored partition, which is
-    only leased, brings one too: it is called after the reference's release.
+    its own `recycle`, to be called once when it needs the bytes no more. A slice of a stored partition, which is only
+    leased, brings one too: it is called after the reference's release.
     """
 
     data_type: int

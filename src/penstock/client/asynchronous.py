@@ -27,7 +27,7 @@ A = TypeVar("A")
 
 
 class Stoppable(Protocol):
-    """A writer or a reader."""
+    """A writer or a reader, which can be cancelled."""
 
     def cancel(self) -> None:
         """Have the call under way stop. Any thread."""

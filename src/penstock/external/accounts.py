@@ -7,7 +7,7 @@ Rules:
   Nothing is shared between two accounts, and no request sees another account than that of its connection.
 - Room is granted before it is written to: what is granted to writers counts as used, so writers at the same time
   can't go over the quota together. A commit gives back what was not needed.
-- An application nobody has been heard of for `lease` seconds, with no connection, is over.
+- An application that has no connection, and was not heard of for `lease` seconds, is over.
 - A result that is kept by name is an account of its own, with a key of its own: who has that may read it. It has a
   lease of its own, which a reader renews. It counts for no application any more, but for its user: all results of one
   user have a quota, and so have those of all users.
@@ -79,7 +79,7 @@ class Account:
     numbers: dict[int, KeptPartition] = field(default_factory=dict)
 
     def add(self, kept: KeptPartition) -> None:
-        """A partition has come."""
+        """Take a partition in."""
         self.partitions[kept.partition] = kept
         self.numbers[kept.number] = kept
         self.used += kept.bytes
@@ -96,7 +96,7 @@ class Account:
         kept.bytes = size
 
     def of_job(self, job: str) -> list[KeptPartition]:
-        """Its partitions of a job."""
+        """The account's partitions of a job."""
         return [each for each in self.numbers.values() if each.partition.job == job]
 
     def grant(self, kept: KeptPartition, wanted: int, quota: int) -> None:
@@ -127,7 +127,7 @@ class KnownApplications:
         self._accounts: dict[str, Account] = {}
         self._users: dict[int, dict[str, Account]] = {}
         self._results: dict[tuple[int, str], Account] = {}
-        """Those that are current, by user and name."""
+        """The results that are current, by user and name."""
 
     def __iter__(self) -> Iterator[Account]:
         return iter(list(self._accounts.values()))
@@ -207,9 +207,9 @@ class KnownApplications:
             )
 
     def lease_of(self, account: Account) -> float:
-        """The seconds after which it is over, if nobody is heard of."""
+        """The seconds without a word after which an account is over."""
         return self._leases[bool(account.kept)]
 
     def expired(self, now: float) -> list[Account]:
-        """Those that nobody has heard of for too long."""
+        """The accounts without a connection that were not heard of for their lease."""
         return [each for each in self if not each.connections and now - each.seen > self.lease_of(each)]

@@ -2,8 +2,8 @@
 """The memory of one user at the host service: buffers in which bytes wait between disk and network. Pure.
 
 Rules: each user has its own, up to a limit, in buffers of `CHUNK_BYTES`. Those who get none wait in line. Connections
-of the user that nobody reads just now may hold all, while the task that they wait for waits for another one: so one
-that holds none does not wait, and gives its bytes in small pieces (`clients`).
+that a task does not read just now may hold all, while that task waits for another one of its connections. So a
+connection that holds none does not wait, and gives its bytes in small pieces (`clients`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.external.requests import CHUNK_BYTES
 
 
 class ChunkMemory:
-    """Up to `most` buffers."""
+    """The memory of one user: up to `most` buffers."""
 
     def __init__(self, most: int) -> None:
         self._most = max(1, most)
@@ -43,13 +43,13 @@ class ChunkMemory:
             self._line.append(wake)
 
     def give_back(self, buffer: memoryview) -> None:
-        """A buffer is free again: whoever waits longest may look for it."""
+        """A buffer is free again; wake the connection that has waited longest."""
         self._free.append(buffer)
         if self._line and self._free:
             self._line.popleft()()
 
     def leave(self, wake: Callable[[], None]) -> None:
-        """Somebody waits no more; idempotent."""
+        """A connection waits no more; idempotent."""
         if wake in self._line:
             self._line.remove(wake)
             if self._line and self._free:

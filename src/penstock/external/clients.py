@@ -107,9 +107,9 @@ class ClientSession:
         self._is_in_pieces = False
         self._answering: set[asyncio.Task[None]] = set()
         self._reading: set[asyncio.Task[None]] = set()
-        """Never cancelled: a thread writes into the buffer of each, whoever waits for it."""
+        """Never cancelled: a thread writes into the buffer of each."""
         self._fetches: deque[Fetch] = deque()
-        """Those that wait for memory."""
+        """The fetches that wait for memory."""
         self._is_over = self._is_in_line = False
         self.is_introducing = False
         """True while an application that has said who it is waits to be known: what it asks next waits as well."""
@@ -239,7 +239,7 @@ class ClientSession:
                 self._memory.wait(self._fetch)
                 return
             fetch = self._fetches.popleft()
-            if buffer is None:  # others of its user, whom nobody reads just now, may have all that there is
+            if buffer is None:  # its user's other connections may have all, and not be read just now
                 self._is_in_pieces = True
                 self._begin(self._reading, self._fetched_in_pieces(account, fetch), fetch.call)
             else:

@@ -3,12 +3,11 @@
 
     <root>/data/<two digits>/<random digits>/  data.0, index, ends, about
 
-Rules: the names say nothing of partitions, so no identity ever becomes a path. The service makes all files, as its
-own user and for nobody else; a task gets descriptors of them. A root carries the index's id
-(`machine.owned_folders`). A folder is removed when the index names it, and only the files in it that the service
-makes: what else may lie there stays, and so does a folder that the index does not name, for the index may be too old
-to. Nothing outside the roots is read or removed: a catalogue that was copied, or moved, names folders that may be
-another service's.
+Rules: the names say nothing of partitions, so no identity ever becomes a path. The service makes all files, for its
+own user alone; a task gets descriptors of them. A root carries the index's id (`machine.owned_folders`). A folder is
+removed when the index names it, and only the files in it that the service makes: what else may lie there stays, and
+so does a folder that the index does not name, for the index may be too old to. Nothing outside the roots is read or
+removed: a catalogue that was copied, or moved, names folders that may be another service's.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ class ServiceFolders:
         return next((str(each) for each in moved if each.is_dir()), "")
 
     def __iter__(self) -> Iterator[Path]:
-        """All that are there."""
+        """All partition folders that are there."""
         for root in self.roots:
             yield from found_folders(root)
 
@@ -177,7 +176,7 @@ def write_ends(folder: str, body: bytes) -> None:
 
 
 def close_to_writers(folder: str, most: int) -> list[int]:
-    """See that nobody can write to a partition's files any more. It waits for a disk.
+    """Make a partition's files safe from later writes. It waits for a disk.
 
     A task closes its descriptors before it commits. Files that are open for writing still are copied, up to `most`
     bytes of each, and the copies are the partition's. What becomes of the others is up to the caller: a descriptor of
@@ -253,14 +252,14 @@ def read_chunk(folder: str, target: memoryview, offset: int, origin: FileOrigin)
 
 
 class Removal(NamedTuple):
-    """Whether nothing is left of a folder, and descriptors of files that somebody has open (`left_open`)."""
+    """Whether nothing is left of a folder, and descriptors of files that a task has open still (`left_open`)."""
 
     is_whole: bool
     left_open: list[int]
 
 
 def remove(folder: str) -> Removal:
-    """Remove what the service has made, and free its space, whoever has descriptors of it.
+    """Remove what the service has made, and free its space, though tasks may have descriptors of it.
 
     It waits for a disk. Other files stay, in their folder.
     """
@@ -278,7 +277,7 @@ def remove(folder: str) -> Removal:
 
 
 def _cut(path: Path) -> list[int]:
-    """Leave nothing in a file; a descriptor of one that somebody can write to."""
+    """Empty a file; its descriptor, if a task has it open for writing."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     is_kept = False
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index of a host service in a thread of its own: its disk holds up those who need the index, and nobody else.
+"""The index of a host service in a thread of its own: its disk holds up only those who need the index.
 
 Rules: rows are written in the order in which they were asked for. Who needs a row waits for it, for as long as a disk
 that works may take; then he hears that the disk hangs, and so do others at once until it goes on. A row that he gave
@@ -40,7 +40,7 @@ class IndexThread:
             raise self._hung()
 
     async def write(self, write: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """Write a row that somebody waits for; StorageError where that can't be, or takes too long: then undo it."""
+        """Write a row, and wait for it; StorageError where that can't be, or takes too long: then undo it."""
         self.check()
         writing = self._thread.run(write)
         writing.add_done_callback(heard)
@@ -73,7 +73,7 @@ class IndexThread:
         self._thread.run(write).add_done_callback(wrote)
 
     def write_now(self, write: Callable[[], None]) -> None:
-        """As `write_later`, at the start, when nobody is served yet."""
+        """As `write_later`, at the start, before clients are served."""
         try:
             write()
         except StorageError as error:
@@ -105,6 +105,6 @@ class IndexThread:
 
 
 def heard(writing: asyncio.Future[Any]) -> None:
-    """Whoever waited for it may be gone."""
+    """Take note of its error, as the request that waited for it may be gone."""
     if not writing.cancelled():
         writing.exception()

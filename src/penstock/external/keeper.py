@@ -279,7 +279,7 @@ class Keeper:
         return True
 
     async def _settled(self, account: Account, kept: KeptPartition, ends: bytes) -> int:
-        """Have nobody write to a partition's files any more, and the rest beside them; the bytes of all."""
+        """Close a partition's files to writers, and write what lies beside them; the bytes of all."""
         word, folder, most = word_of(account, kept), kept.folder, kept.bytes
 
         def settled() -> tuple[int, list[int]]:
@@ -297,7 +297,7 @@ class Keeper:
         return size
 
     def size_of(self, account: Account, number: int) -> int:
-        """The bytes of a partition; none where nobody knows it any more."""
+        """The bytes of a partition; 0 where it is not known any more."""
         kept = account.numbers.get(number)
         return 0 if kept is None else kept.bytes
 
@@ -365,7 +365,7 @@ class Keeper:
         await self.upkeep.index.written()
 
     async def forget_job(self, account: Account, job: str) -> None:
-        """A job is over, and nobody wants anything of it: say nothing more of it, and keep nothing."""
+        """A job is over: forget its partitions, and remove their files."""
         await self.upkeep.see_through(self.upkeep.forget_all(account, account.of_job(job)))
         await self.upkeep.index.written()
 
@@ -386,7 +386,7 @@ class Keeper:
         await self.upkeep.index.written()
 
     async def expire(self, now: float) -> None:
-        """End the applications that nobody has heard of for too long; write rows that could not be written."""
+        """End the accounts whose lease is over; write rows that could not be written."""
         self.upkeep.index.write_again()
         for account in self.accounts.expired(now):
             lease = self.accounts.lease_of(account)
@@ -457,7 +457,7 @@ class Keeper:
 
 
 def _is_removed(folder: str) -> bool:
-    """Remove a folder before anybody is served; True if nothing is left."""
+    """Remove a folder at the start, before clients are served; True if nothing is left."""
     removal = remove(folder)
     close_all(removal.left_open)
     return removal.is_whole

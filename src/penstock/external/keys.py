@@ -2,8 +2,8 @@
 """The identity of an application at the host service: a key made from its secret, and a name made from the key.
 
 Rules: the service gets the key, over a Unix socket of its host, and never the application's secret, so it can't speak
-as the application elsewhere. The name is a digest of the key: nobody else can be known by it, so an application can't
-be kept out by somebody who takes its name first. Over the network neither travels but as a proof.
+as the application elsewhere. The name is a digest of the key: no other application can be known by it, so none can be
+kept out by one that takes its name first. Over the network neither travels but as a proof.
 """
 
 from __future__ import annotations

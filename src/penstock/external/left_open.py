@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a task has open for writing though they are nobody's any more: what it writes there is cut off.
+"""Files without a name that a task still has open for writing: what it writes there is cut off.
 
 Rules: a task closes its descriptors before it commits, or gives up. Where it does not, its partition has a copy of
 the file or none at all, and the file has no name. The service keeps a descriptor of it, and cuts it off once a
-second, until nobody can write to it. Of one user it keeps few: with more no partition of his begins. Limits: what is
-written within a second takes room; where the file system has no leases, as NFS has none, the service can't tell.
+second, until no process can write to it. Of one user it keeps few: with more no partition of his begins. Limits: what
+is written within a second takes room; where the file system has no leases, as NFS has none, the service can't tell.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LeftOpen:
     def __init__(self, disks: ServiceDisks) -> None:
         self._disks = disks
         self._files: list[OpenFile] = []
-        """Those that no thread looks at just now."""
+        """The files that no thread looks at just now."""
         self._counts = Counter[int]()
         self._next: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -95,7 +95,7 @@ class LeftOpen:
 
 
 def is_written_to(descriptor: int) -> bool:
-    """Tell whether anybody has the file open for writing: the system grants a lease of it only where nobody has."""
+    """Tell whether a process has the file open for writing: the system refuses a lease of it then."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -118,7 +118,7 @@ def cut(descriptor: int) -> None:
 
 
 def _cut_off(descriptor: int) -> bool:
-    """Cut a file off; False, and its descriptor is closed, where nobody can write to it, or it can't be cut."""
+    """Cut a file off; False, and its descriptor is closed, where no process can write to it, or it can't be cut."""
     try:
         is_open = is_written_to(descriptor)
         if is_open:

@@ -6,7 +6,7 @@
 
 Rules: a partition's word is written with its commit, a result's when it is prepared, and again when more partitions
 are; `current` when it takes its name over. A word has a checksum: one that is torn is none. It has the key of its
-application, as the index does, so nobody but the service may read it.
+application, as the index does, so only the service may read it.
 """
 
 from __future__ import annotations

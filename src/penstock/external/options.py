@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a host service, and what its clients assume where nobody says otherwise."""
+"""The options of a host service, and the port that its clients assume if no setting names one."""
 
 from __future__ import annotations
 

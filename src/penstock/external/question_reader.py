@@ -2,9 +2,9 @@
 """Cuts what a client sends to the host service into frames, within limits, behind its greeting. Sans-I/O.
 
 Frames change with versions, the greeting does not: so one of another version is told apart from bytes that mean
-nothing. Over the port the handshake does that. A question has at most `QUESTION_BYTES`, so that reading it holds
-nobody up, and of one who has not said who he is `STRANGER_BYTES`. A question counts in its user's share from its
-first part until it was begun: it may wait in line for its turn.
+nothing. Over the port the handshake does that. A question has at most `QUESTION_BYTES`, so that reading it holds up
+no other client, and that of a client that has not said who it is `STRANGER_BYTES`. A question counts in its user's
+share from its first part until it was begun: it may wait in line for its turn.
 """
 
 from __future__ import annotations

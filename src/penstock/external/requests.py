@@ -181,7 +181,7 @@ def releases(partitions: Iterable[PartitionId]) -> Iterator[ReleaseKept]:
 
 @dataclass(frozen=True, slots=True)
 class ForgetJob(Request[Done]):
-    """A job is over, and nobody wants anything of it: all goes, also what attempts that were killed have left."""
+    """A job is over: all its partitions go, also what attempts that were killed have left."""
 
     job: str
 
@@ -215,9 +215,9 @@ class EndApplication(Request[Done]):
 class PrepareKept(Request[Done]):
     """Take partitions out of this application, for a result with this key that is to have a name of its user's.
 
-    It comes in pieces, each with some of the partitions, or with a piece of the description and where that begins:
-    it is what whoever finds the result is told. PartitionLostError where one of the partitions is not there,
-    QuotaError. Nobody finds it yet.
+    It comes in pieces, each with some of the partitions, or with a piece of the description and where that begins. A
+    driver that finds the result gets the description. It can't be found yet. PartitionLostError where one of the
+    partitions is not there, QuotaError.
     """
 
     name: str

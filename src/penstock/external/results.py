@@ -2,9 +2,9 @@
 """Results that a host service keeps by name: prepared, then switched to, then without the former one.
 
 Rules: the services of several hosts replace a result together, and none knows of the others. So the former one is
-whole until whoever replaces it says that all have switched, and the new one is whole from its preparation on: at no
-moment, whoever is killed then, does a name mean rows that are not there. The remains of a replacement that nobody
-ended go with the next one of its name, or with their lease.
+whole until the driver that replaces it says that all have switched, and the new one is whole from its preparation on:
+a name never means rows that are not there, whichever process is killed. The remains of a replacement that its driver
+did not end go with the next one of its name, or with their lease.
 
 | role | `prepare` | `switch` | another one's `switch` | `switch_back` | `forget_former` | `undo` |
 |---|---|---|---|---|---|---|
@@ -79,7 +79,7 @@ class ResultKeeper:
         await self._upkeep.see_through(self._taken(account, result, request))
 
     async def _taken(self, account: Account, result: Account, request: PrepareKept) -> None:
-        """Partitions are the result's; nobody releases them with the application's while their rows are written."""
+        """Move partitions to the result before their rows are written: so none is released with the application's."""
         async with self._changing:
             there = _there(account, request.name, request.partitions)
             _move(there, account, result)

@@ -72,7 +72,7 @@ class ServiceServer:
         self._bound: tuple[Path, int] | None = None
         """The Unix socket, and the number of its file."""
         self._given: dict[str, GivenBytes] = {}
-        """By application: over connections that have ended."""
+        """The bytes given over connections that have ended, by application."""
 
     @property
     def refused(self) -> int:

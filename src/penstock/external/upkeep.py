@@ -3,7 +3,7 @@
 
 Rules: files are looked at in threads, a few for each disk, so that a slow one holds up its own readers only. The
 index has a thread too (`index_thread`). A change of the index and of what is known here is one: it is seen through,
-whoever waits for it.
+though the request that waits for it is cancelled.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Upkeep:
         return self.folders.choose(await self.disks.spaces())
 
     def watch(self, work: asyncio.Future[Any], done: Callable[[asyncio.Future[Any]], object]) -> None:
-        """Wait for some work at a disk before the end, though nobody waits for it any more; then do this."""
+        """Have `close` wait for this work at a disk, and call `done` after it."""
         self._watched.add(work)
         work.add_done_callback(self._watched.discard)
         work.add_done_callback(done)
 
     async def see_through(self, change: Coroutine[Any, Any, T]) -> T:
-        """Make a change whole, though whoever waits for it goes."""
+        """Make a change whole, though its caller is cancelled."""
         making = asyncio.ensure_future(change)
         self.watch(making, heard)
         return await asyncio.shield(making)
@@ -99,7 +99,7 @@ class Upkeep:
             await self.turns.wait(account.user)
 
     async def end(self, account: Account) -> None:
-        """An application is over, or a result: all of it goes. Nobody finds it from now on."""
+        """An application is over, or a result: all of it goes. It can't be found from now on."""
         await self.see_through(self._ended(account))
 
     async def _ended(self, account: Account) -> None:

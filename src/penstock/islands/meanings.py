@@ -144,7 +144,7 @@ LEFT: Mapping[str, str] = {
     "BatchEvalPython": "UDFs in expressions are Spark's for now",
     "FlatMapGroupsInPandasWithState": "state belongs to a stream",
 }
-"""Why nodes that one might expect above are Spark's; all others are because nobody has looked at them."""
+"""Why nodes that one might expect above are Spark's; all others are because they were not looked at yet."""
 
 
 def why_left(node: PlanNode) -> str:

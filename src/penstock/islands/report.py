@@ -56,7 +56,7 @@ class AccelerationReport:
         return len(self._records)
 
     def add(self, record: ActionRecord) -> None:
-        """One more."""
+        """Keep the record of one more action."""
         self._records.append(record)
 
     def __repr__(self) -> str:

@@ -50,7 +50,7 @@ from penstock.spark.types import arrow_schema_of_json
 _NUMBERS = re.compile(r"(?<=\w)#\d+\b")
 """The numbers that tell columns from others, which are no part of the names that users know."""
 _NAMES = 4
-"""So many columns name a DataFrame."""
+"""The most columns that are in a DataFrame's name."""
 _VERBS = {
     "MapInArrow": "mapInArrow",
     "MapInPandas": "mapInPandas",

@@ -21,7 +21,7 @@ HANGS_SECONDS: Final = 10.0
 
 
 class DiskThreads:
-    """So many threads, which have this name."""
+    """A pool of so many threads, which have this name."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, name)

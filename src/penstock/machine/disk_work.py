@@ -37,14 +37,14 @@ class DiskWork:
         self._places: dict[str, str] = {}
 
     def has_read(self, path: str, size: int, seconds: float) -> None:
-        """So many bytes of a file have come, after so long."""
+        """Count a read of a file: its bytes, and its seconds."""
         with self._lock:
             work = self._of(path)
             work.read_bytes += size
             work.read_seconds += seconds
 
     def has_written(self, path: str, size: int, seconds: float) -> None:
-        """So many bytes were taken for a file, after so long."""
+        """Count a write to a file: its bytes, and its seconds."""
         with self._lock:
             work = self._of(path)
             work.write_bytes += size

@@ -127,7 +127,7 @@ class OwnedIndex(Protocol):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The index's id."""
 
     @property
     def is_fresh(self) -> bool:
@@ -150,7 +150,7 @@ class OpenFolders(Generic[I]):
     locks: tuple[int, ...]
 
     def let_go(self) -> None:
-        """Let others have them."""
+        """Give the locks back."""
         for lock in self.locks:
             os.close(lock)
 

@@ -15,11 +15,11 @@ BYTES = 120
 
 
 class WorkSign:
-    """The writer's side."""
+    """The word of this process, as it writes it."""
 
     def __init__(self) -> None:
         self.descriptor = -1
-        """Of the memory; -1 where it is not open."""
+        """The descriptor of the memory; -1 where it is not open."""
         self._map: mmap.mmap | None = None
         self._words: dict[str, bytes] = {}
 
@@ -65,7 +65,7 @@ class WorkOfAnother:
 
 
 WORK = WorkSign()
-"""That of this process."""
+"""The sign of this process."""
 
 
 def _cut(word: str) -> bytes:

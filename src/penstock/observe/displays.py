@@ -27,13 +27,13 @@ class JobDisplay(Protocol):
     """Shows the jobs that run."""
 
     def show(self, jobs: Sequence[ProgressSnapshot]) -> None:
-        """These run now."""
+        """Draw the jobs that run now."""
 
     def end(self, job: ProgressSnapshot) -> None:
-        """This one, which was shown, has ended so: its last frame."""
+        """Draw the last frame of a job that was shown and has ended."""
 
     def clear(self) -> None:
-        """None runs any more."""
+        """Remove the frames, as no job runs any more."""
 
 
 def display_here(stream: TextIO | None = None) -> JobDisplay | None:

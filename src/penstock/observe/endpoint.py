@@ -2,9 +2,9 @@
 """The Prometheus endpoint of a long-lived process, in one way for all: the driver's, the environments'.
 
 It runs on the process's own event loop, where the figures are, and needs no thread of its own to listen; a scrape's
-text is made beside the loop. Limits: nobody proves anything here, so whoever reaches the address can read names of
-jobs and stages, and figures; the address is the loopback unless a setting says otherwise. Of HTTP it knows
-`GET /metrics`. The library is imported when an endpoint opens.
+text is made beside the loop. Limits: clients prove nothing here, so all that reach the address can read names of jobs
+and stages, and figures; the address is the loopback unless a setting says otherwise. Of HTTP it knows `GET /metrics`.
+The library is imported when an endpoint opens.
 """
 
 from __future__ import annotations

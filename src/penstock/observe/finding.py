@@ -26,7 +26,7 @@ class Finding:
 
     @classmethod
     def fine(cls, subject: str, what: str) -> Finding:
-        """All is well."""
+        """A finding without a fault."""
         return cls(subject, Level.FINE, what)
 
     @classmethod
@@ -37,5 +37,5 @@ class Finding:
         return cls(subject, Level.DOUBTFUL, what, doubt) if doubt else cls.fine(subject, what)
 
     def sentence(self) -> str:
-        """For a message."""
+        """The finding as one sentence, for a message."""
         return f"{self.subject}: {self.what}" + (f": {self.advice}" if self.advice else "")

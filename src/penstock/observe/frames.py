@@ -24,7 +24,7 @@ from penstock.observe.progress import (
 
 _HEADS = ("stage", "tasks", "done", "rows", "rows/s", "bytes", "busy")
 _LEAST_NAME = 12
-"""So many columns of a stage's name stay, or figures go."""
+"""The columns that a stage's name gets at least; figures go before it is narrower."""
 _EXPENDABLE = ("bytes", "done", "busy", "rows", "tasks", "rows/s")
 """The figures that go first, and next, on a narrow terminal."""
 _NOTE_NAME = 40
@@ -46,7 +46,7 @@ def last_lines(job: ProgressSnapshot, width: int) -> list[str]:
 
 
 def frame_html(job: ProgressSnapshot, rates: Rates) -> str:
-    """A job that runs."""
+    """The frame of a job that runs, as HTML."""
     heading = f"<b>{_escaped(job.job)}</b> {short_time(job.seconds)}"
     return f"<div>{heading}{_notes_html(job)}{_table_html(job, rates)}</div>"
 

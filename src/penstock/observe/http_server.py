@@ -123,7 +123,7 @@ class HttpServer:
             _LOG.debug("a caller for %s was not served: %r", self._place.what, error)
         except asyncio.CancelledError:
             _LOG.debug("a caller for %s is hung up on: nothing is served any more", self._place.what)
-        except Exception:  # noqa: BLE001 - a fault costs one caller its answer, and nobody else anything
+        except Exception:  # noqa: BLE001 - a fault costs one caller its answer, and no other anything
             _LOG.exception("a caller for %s got no answer", self._place.what)
         finally:
             self._callers.discard(task)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event logs of jobs, one file each, written beside whoever has something to say.
+"""The event logs of jobs, one file each, written beside the threads that tell of events.
 
 A thread writes, because a disk may be slow or hang; events wait for it in a queue of bounded length. Those
 that do not fit, or come after a file could not be written, are dropped with one warning: no job fails for its log.

@@ -25,7 +25,7 @@ class BatchByBatch:
         raise NotImplementedError
 
     def each(self) -> EachBatch:
-        """Of one task: it may remember how large results were."""
+        """The function for one task, which may remember how large results were."""
         raise NotImplementedError
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

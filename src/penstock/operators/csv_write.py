@@ -4,8 +4,8 @@ r"""Rows as lines of CSV that PySpark reads as the same rows, with the signs tha
 A field is quoted if it is empty, or has the separator, a quote, a backslash, the end of a line or space at an end.
 Within quotes a backslash stands before quotes and backslashes. Null is `nullValue`, which is nothing unless told
 otherwise; the empty string is `""`, which Spark's reader takes for null where its `nullValue` is nothing. Text with
-the end of a line in it needs `multiLine` in whoever reads it, as files of Spark's own do; a string that equals
-`nullValue` comes back as null, there as here.
+the end of a line in it needs `multiLine` in its reader, as files of Spark's own do; a string that equals `nullValue`
+comes back as null, there as here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def csv_lines(batch: pa.RecordBatch, form: CsvSigns) -> pa.Buffer:
     """The lines of a batch."""
     null = form.null
     if batch.num_columns == 1 and not null:
-        null = '""'  # an empty line is no row to whoever reads it
+        null = '""'  # an empty line is no row to its reader
     fields = [pc.fill_null(_field(column, form), text_scalar(null)) for column in batch.columns]
     return as_lines(joined(fields, form.separator) if len(fields) > 1 else fields[0])
 

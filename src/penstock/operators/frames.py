@@ -36,7 +36,7 @@ def require_pandas() -> None:
 
 
 def refuse_objects(verb: str, *schemas: pa.Schema) -> None:
-    """Raise SchemaError for columns of which PySpark's frames have objects that nobody here makes."""
+    """Raise SchemaError for columns of which PySpark's frames have objects that Penstock does not make."""
     for field in (field for schema in schemas for field in schema):
         if holds_one_value(field.type):
             raise SchemaError(

@@ -118,7 +118,7 @@ def _list_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _values_type(kind: pa.DataType) -> pa.DataType:
-    """Of results: nulls are left out."""
+    """The type of a result's values: nulls are left out."""
     return pa.list_(pa.field("element", kind, nullable=False))
 
 

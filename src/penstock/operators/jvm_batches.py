@@ -44,7 +44,7 @@ class StageInput:
         return schema_in(pa.schema(fields), self.timezone)
 
     def batches(self, rows: Batches) -> Batches:
-        """These columns of the rows."""
+        """The rows with these columns only."""
         shown = self.shown
         for batch in rows:
             chosen = pa.RecordBatch.from_arrays(

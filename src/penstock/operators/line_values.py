@@ -3,7 +3,7 @@
 
 Arrow casts a whole column; only where it finds something that it cannot read, or reads and Spark does not, patterns
 say which texts are values. Limits: digits are ASCII's, and a time is one of ISO 8601; another form that Spark may
-know, such as `10:00` or a zone's name, is an error, because nobody may take it for a null. So are whole numbers in
+know, such as `10:00` or a zone's name, is an error, because it must not be taken for a null. So are whole numbers in
 other digits, and doubles in hexadecimal.
 """
 
@@ -132,7 +132,7 @@ def _times(column: pa.Array, field: pa.Field, zone: str) -> pa.Array:
 
 
 def _refuse_where(doubtful: pa.Array, column: pa.Array, field: pa.Field, form: str) -> None:
-    """Raise pa.ArrowInvalid for a text that Spark may read and nobody does here."""
+    """Raise pa.ArrowInvalid for a text that Spark may read and Penstock does not."""
     if pc.any(doubtful).as_py():
         shown = column.filter(pc.coalesce(doubtful, FALSE))[0].as_py()
         raise pa.ArrowInvalid(

@@ -4,9 +4,8 @@
 A function may write into what it gave as soon as it is asked for more: a NumPy array becomes a column without a copy,
 whatever flags it has. So its batches are lent until then, and so are slices, columns and filtered rows of them. An
 operator that holds rows longer gets rows of their own (`OwnRows`), which stands in front of all that may hold on to
-its input. Columns that the function only passes on are not lent: what a task gives it nobody writes into. Nor is
-anything that Penstock's own operators make. A dictionary inside another type counts as lent, because Arrow hides its
-memory.
+its input. Columns of its input, which are not written into, are not lent when it passes them on. Nor is anything that
+Penstock's own operators make. A dictionary inside another type counts as lent, because Arrow hides its memory.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _WORTH_A_LOOK = 64 << 10
 """To look at each column of less takes longer than to copy them all."""
 
 Keeps = Callable[[pa.RecordBatch], bool]
-"""Tells whether somebody holds on to a batch when the next one is asked for."""
+"""Tells whether a batch is still held when the next one is asked for."""
 
 
 class Loan:
@@ -80,7 +79,7 @@ def passing(loan: Loan | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def lending(loan: Loan | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches that a function gives: lent, or rows of their own if nobody looks after a loan."""
+    """The batches that a function gives: lent, or rows of their own without a loan."""
     return map(Copies().of, batches) if loan is None else loan.lending(batches)
 
 

@@ -117,7 +117,7 @@ class RowPlaces:
         return self._of_any(found)
 
     def _of_numbers(self, column: pa.Array) -> tuple[Numbers, Numbers]:
-        """By binary search; null cuts are the first or the last ones."""
+        """Places by binary search; null cuts are the first or the last ones."""
         key, cuts = self._keys[0], self._cuts[0]
         first = cuts.null_count if key.nulls_first else 0
         known = _directed(cuts.slice(first, self.count - cuts.null_count), key)
@@ -168,7 +168,7 @@ def _directed(column: pa.Array, key: SortKey) -> npt.NDArray[Any]:
 
 
 def _same(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
-    """Equal, or both null."""
+    """For each row whether the two values are equal, or both null."""
     equal = pc.equal(one, other)
     same = bits(equal.buffers()[1], equal.offset, len(equal)).astype(np.bool_)
     missing = [mask for mask in (null_mask(one), null_mask(other)) if mask is not None]

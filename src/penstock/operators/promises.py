@@ -2,7 +2,7 @@
 """Nulls where a schema promises none: NOT NULL columns, and such fields, elements and values inside others.
 
 Only types that promise something are looked at, and where their arrays know that they hold no null, no values are.
-Values under a null (a field of a struct that is null) are nobody's, and break no promise.
+Values under a null (a field of a struct that is null) do not count, and break no promise.
 """
 
 from __future__ import annotations

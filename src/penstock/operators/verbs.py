@@ -240,7 +240,7 @@ class Limit:
         return f"limit({self.rows})"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """So many rows at most."""
+        """The first rows, at most as many as the limit."""
         left = self.rows
         if not left:
             return

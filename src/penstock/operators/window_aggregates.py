@@ -185,11 +185,11 @@ class GrowingStates:
 
     @property
     def nbytes(self) -> int:
-        """Their bytes."""
+        """The bytes of all states."""
         return sum(run.nbytes for run in self._runs)
 
     def add(self, states: pa.RecordBatch) -> None:
-        """Take more of them."""
+        """Take more states in."""
         if states.num_rows:
             self._runs.append(states)
             self._fresh += states.num_rows

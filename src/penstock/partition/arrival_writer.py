@@ -50,7 +50,7 @@ class ArrivalWriter:
         self._payloads = PayloadFormat(schema, options.compression)
         self._plain = PayloadFormat(schema)
         self._short: dict[int, SortBuffer] = {}
-        """By target: a subpartition, or all."""
+        """The short buffers by target: a subpartition, or all."""
 
     @staticmethod
     def fits(subpartitions: int, options: FileOptions) -> bool:

@@ -27,9 +27,9 @@ from penstock.buffer.fixed_payload import FixedPayloads, Ints, filled_up
 Bytes = npt.NDArray[np.uint8]
 
 _CHUNK_BYTES = 1 << 20
-"""So much is put together at once."""
+"""The bytes that are put together at once."""
 _GROUP_BLOCKS = 1024
-"""So many blocks are planned at once."""
+"""The blocks that are planned at once."""
 _ZEROES = np.arange(64)
 """The zeroes that fill something up, at most 63."""
 _ZERO_BYTES = int(_ZEROES.sum())
@@ -47,7 +47,7 @@ class Lane(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A block to be."""
+    """A block before it is framed: its subpartition, rows and bytes."""
 
     subpartition: int
     rows: int

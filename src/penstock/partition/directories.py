@@ -4,8 +4,8 @@
 Rules: a directory that is broken, or that keeps less than the reserve free, is passed over. Of the others those with
 at least half as much room as the roomiest take turns: so disks of one size share the load evenly, and a small or
 nearly full one is spared until the others are as full. `choose` is pure; `Directories` looks at the disks and
-remembers whose turn it is. Limit: it looks when a partition begins, and nobody reserves anything; `FileOutput` looks
-again while it writes.
+remembers whose turn it is. Limit: it looks when a partition begins, and nothing is reserved; `FileOutput` looks again
+while it writes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Endings:
     __slots__ = ()
 
     def release(self, cause: BaseException | str = "") -> None:
-        """Free the data on purpose, as nobody needs it; idempotent."""
+        """Free the data on purpose, as it is not needed; idempotent."""
         self.end(PartitionEvent.RELEASE, cause)
 
     def fail(self, cause: BaseException | str) -> None:

@@ -4,10 +4,10 @@
 Rules:
 
 - Extents that lie one after the other are read together, up to `TOGETHER` bytes: from `MAPPED` bytes on over a map,
-  less into memory of their own. Either stays as it is as long as somebody looks at it, also when the reader is closed
+  less into memory of their own. Either stays as it is as long as a view of it lives, also when the reader is closed
   and the files are gone.
 - Short extents come in views of less than `MAPPED` bytes, so what is checked is still in the cache of the processor
-  when somebody looks at it.
+  when it is decoded.
 - Of a file there is one map: one of a few MiB, at any offset, has small pages, which cost as a read does. Its pages
   are given back for a whole read at once: to give back a part of a large page splits it into small ones.
 - The kernel is asked for the next `LOOK_AHEAD` bytes while a stretch is being looked at.
@@ -97,7 +97,7 @@ class ExtentReader:
         return descriptor
 
     def read(self, pieces: Sequence[StoredPiece], together: int = TOGETHER) -> Iterator[memoryview]:
-        """The pieces' bytes, one after the other, in views that nobody writes to.
+        """The pieces' bytes, one after the other, in views that are not written to.
 
         No more than `together` are read at once: with less than `MAPPED`, only what is longer is mapped.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extents: the one form in which rows of a partition lie in files, whoever wrote them.
+"""Extents: the one form in which rows of a partition lie in files, whichever process wrote them.
 
 Rules:
 

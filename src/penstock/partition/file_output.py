@@ -10,8 +10,8 @@ Rules:
 - `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
   says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is
   reached are waited out for some seconds (`patience`). Then they are one clear error, and the space is given back.
-- A file that somebody else has made is written to by a copy of its descriptor, and stays his: there is nothing to
-  publish, and nothing is removed.
+- A file that another process has made is written to by a copy of its descriptor, and stays that one's: there is
+  nothing to publish, and nothing is removed.
 - No fsync. A partition outlives its task, not its host's crash: after one it is produced again, and should a torn
   file be left behind, its checksums say so.
 """
@@ -44,8 +44,8 @@ class FileOptions:
     """The options for writing a blocking partition.
 
     `compression` is `none`, `lz4` or `zstd`; a sort-merge writer appends a region when it holds `sort_buffer` bytes;
-    `reserve` bytes stay free on the file system. `opened` are descriptors of files, by their names, that somebody
-    else has made for this partition; those of others are made in its folder.
+    `reserve` bytes stay free on the file system. `opened` are descriptors of files, by their names, that another
+    process has made for this partition; others are made in its folder.
     """
 
     compression: str = "none"

@@ -35,7 +35,7 @@ from penstock.partition.file_input import FileOrigin, open_file, read_at, unread
 from penstock.partition.file_output import FileOutput
 
 ENTRY = struct.Struct("<IIQQ")
-"""Of an extent: file, bytes, offset, checksum."""
+"""The entry of an extent: file, bytes, offset, checksum."""
 PLACE = struct.Struct("<QQQ")
 """Of a subpartition: where its list begins, its extents, the list's checksum."""
 FOOTER = struct.Struct("<QQ")
@@ -77,7 +77,7 @@ def pack_extents(extents: Iterable[Extent]) -> bytes:
 def write_index(folder: Path, header: FileHeader, lists: Iterable[bytes], reserve: int = 0, opened: int = -1) -> int:
     """Write the index of these lists, one for each subpartition; returns its bytes.
 
-    `opened` is its descriptor where somebody else has made the file. PenstockError where it can't be stored.
+    `opened` is its descriptor where another process has made the file. PenstockError where it can't be stored.
     """
     output = FileOutput(folder / INDEX_NAME, header.partition, reserve, opened)
     start = pack_header(INDEX_MAGIC, header)

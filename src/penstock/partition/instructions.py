@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of a stored partition to whoever holds it, to be carried out in their order.
+"""The instructions of a stored partition to its holder, to be carried out in their order.
 
 The partition does nothing by itself: it knows no memory, disk, reader or JobMaster. It answers an event with
 instructions, and two of them with an event in turn.

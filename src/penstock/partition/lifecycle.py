@@ -8,7 +8,7 @@ Rules:
   comes late, from a writer that does not know yet or a second release, changes nothing.
 - CONSUMED means that all readers have left. The producer of a pipelined partition may still write, into the void,
   until it closes; then the partition is released. One reader that leaves early must not break the producer.
-- A blocking partition is read when it is FINISHED, and as often as anybody likes: CONSUMED says that each of its
+- A blocking partition is read when it is FINISHED, and as often as readers like: CONSUMED says that each of its
   subpartitions was given out at least once, takes nothing away, and is left only by one of the ends.
 
 `docs/partition-lifecycle.md` shows the table; a test keeps it current.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wait of a writer for room on a disk that is full: somebody else's files may go in a moment.
+"""The wait of a writer for room on a disk that is full: files of others may go in a moment.
 
 A task that fails is run again from its beginning, so a fullness that passes is cheaper to sit out.
 """

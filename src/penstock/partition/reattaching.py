@@ -3,8 +3,8 @@
 
 Rules:
 
-- While it has no reader all that is added is dropped, so its producer waits for nobody. The buffers that were
-  queued when the reader left are dropped too.
+- While it has no reader all that is added is dropped, so its producer never waits. The buffers that were queued when
+  the reader left are dropped too.
 - A reader that comes is told that it has come in the middle (`Reattached`), then gets what is sent from then on. The
   rest of a message whose beginning was dropped is dropped as well.
 - The words that end the data are kept: a reader that comes later hears them again.
@@ -71,11 +71,11 @@ class ReattachableSubpartition(PipelinedSubpartition):
         self._closing: list[bytes] = []
         """The words that end the data, as far as they were said."""
         self._barrier = b""
-        """That of the last epoch that has ended."""
+        """The barrier of the last epoch that has ended."""
         self._messages = _WholeMessages()
 
     def add(self, buffer: BufferSlice) -> bool:
-        """Queue a slice. False when nobody will read it: then it is the caller's to recycle."""
+        """Queue a slice. False when it will not be read: then it is the caller's to recycle."""
         return self._messages.takes(buffer) and super().add(buffer)
 
     def add_event(self, payload: bytes, data_type: int) -> bool:

@@ -40,7 +40,7 @@ class ReadablePartition(Protocol):
 
     @property
     def partition_id(self) -> PartitionId:
-        """Its identity."""
+        """The identity of the partition."""
 
     @property
     def state(self) -> PartitionState:
@@ -54,7 +54,7 @@ class ReadablePartition(Protocol):
         """A view of `count` subpartitions for a reader elsewhere, or the PartitionError that says why not."""
 
     def create_local_view(self, subpartition: int, listener: DataListener, count: int = 1) -> SubpartitionView:
-        """The same for a reader of this host."""
+        """The view for a reader of this host."""
 
     @property
     def label(self) -> str:
@@ -89,7 +89,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class RegistryStatistics:
-    """A snapshot."""
+    """The counts of a registry at one moment."""
 
     partitions: int
     tombstones: int
@@ -97,7 +97,7 @@ class RegistryStatistics:
 
 
 class PartitionRegistry:
-    """The partitions of one environment process. A reader waits `timeout` seconds for what nobody has registered."""
+    """The partitions of one environment process. A reader waits `timeout` seconds for one not registered yet."""
 
     __slots__ = (
         "_attempts",
@@ -191,11 +191,11 @@ class PartitionRegistry:
         self._end([partition], PartitionEvent.FAIL, describe(cause))
 
     def expire(self, partitions: Iterable[PartitionId], cause: str = "") -> None:
-        """Leases ran out."""
+        """End partitions whose leases ran out."""
         self._end(partitions, PartitionEvent.EXPIRE, cause)
 
     def lose(self, partitions: Iterable[PartitionId], cause: str) -> None:
-        """Data is gone against everybody's will."""
+        """Their data is gone, not on purpose: they are lost."""
         self._end(partitions, PartitionEvent.LOSE, cause)
 
     def bury(self, partition: PartitionId) -> None:
@@ -287,7 +287,7 @@ class PartitionRegistry:
         self._end([*self._partitions, *self._waiting], PartitionEvent.RELEASE, "its environment has ended")
 
     def statistics(self) -> RegistryStatistics:
-        """A snapshot."""
+        """The counts at this moment."""
         return RegistryStatistics(
             partitions=len(self._partitions),
             tombstones=len(self._tombstones),

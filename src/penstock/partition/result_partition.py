@@ -45,7 +45,7 @@ from penstock.shuffle.ids import PartitionId
 
 
 def _ignore(*_: object) -> None:
-    """A callback nobody asked for."""
+    """Do nothing, for a callback that is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class PipelinedPartition(Endings):
 
     @property
     def cause(self) -> str:
-        """Why it ended, where somebody said so."""
+        """Why it ended, where that is known."""
         return self._cause
 
     @property
@@ -120,7 +120,7 @@ class PipelinedPartition(Endings):
         return self.held * segment_size
 
     def add(self, subpartition: int, buffer: BufferSlice) -> bool:
-        """Queue a slice for one reader; False when it was recycled instead, because nobody will read it."""
+        """Queue a slice for one reader; False when it was recycled instead, because it will not be read."""
         target = self._target(subpartition)
         self._write()
         taken = target.add(buffer)
@@ -142,7 +142,7 @@ class PipelinedPartition(Endings):
         return taken
 
     def add_event(self, subpartition: int, payload: bytes, data_type: int) -> bool:
-        """Queue an event for one reader; False when nobody will read it."""
+        """Queue an event for one reader; False when it will not be read."""
         target = self._target(subpartition)
         self._write()
         taken = target.add_event(payload, data_type)

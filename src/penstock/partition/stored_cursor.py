@@ -86,7 +86,7 @@ CURSOR_TABLE: Final[Table[CursorState, CursorEvent]] = {
 
 
 class StoredCursor:
-    """One reader of `count` subpartitions from `first` on; `listener` is for whoever wakes it."""
+    """One reader of `count` subpartitions from `first` on; `listener` wakes it."""
 
     __slots__ = ("_lifecycle", "count", "events", "failure", "first", "listener", "position", "subpartition", "sums")
 

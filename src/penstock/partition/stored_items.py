@@ -44,7 +44,7 @@ class Item:
 
     @property
     def is_unspilled(self) -> bool:
-        """True if it is in memory only, and nobody stores it at the moment."""
+        """True if it is in memory only, and is not being stored."""
         return self.extent is None and not self.is_spilling and self.piece is not None
 
     def follows(self, other: Item) -> bool:
@@ -95,7 +95,7 @@ class MemoryBooks:
 
     @property
     def unspilled(self) -> Iterable[Item]:
-        """Items in memory only that nobody stores at the moment, oldest first."""
+        """Items in memory only that are not being stored, oldest first."""
         return self._unspilled
 
     @property

@@ -31,7 +31,7 @@ def farthest(books: MemoryBooks, segments: Iterable[int], count: int, distance: 
 
 
 def distance_to_reading(logs: Logs, unread: int) -> Callable[[Item], int]:
-    """The distance of an item from being read; one that nobody reads yet is `unread` farther than all others."""
+    """The distance of an item from being read; one without a reader yet is `unread` farther than all others."""
     needs = {number: log.needs for number, log in logs.open if log.cursors}
     needs[BROADCAST] = min((need for need in needs.values() if need is not None), default=None)
 

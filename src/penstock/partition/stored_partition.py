@@ -9,14 +9,14 @@ Rules:
 - A producer that stores all by itself, index and all, adds nothing: its partition can be read when it has finished
   (`finish_indexed`). Such a partition is what blocking ones are.
 - A partition that *keeps* is read from its beginning by any number of readers, at any time. Items that it has stored
-  stay in memory too, until they were read or somebody needs the memory; the oldest is stored first. One that does
-  not (`hybrid_selective`) has one reader a subpartition, and what is needed last is stored first.
+  stay in memory too, until they were read or others need the memory; the oldest is stored first. One that does not
+  (`hybrid_selective`) has one reader a subpartition, and what is needed last is stored first.
 - The partition owns one reference of each slice it was given, broadcast ones too. A reader gets one of its own.
 - It can be consumed at the first buffer, or at the end where there is none. One that does not keep is released when
   all readers have left and the producer has closed. A producer that closes without having finished has failed.
 
-Sans-I/O, one thread: each event leaves `instructions`, which are to be carried out before the next event of anybody
-who waits for them.
+Sans-I/O, one thread: each event leaves `instructions`, which its holder carries out before the next event of a reader
+or writer that waits for them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class StoredPartition(Endings):
         self._lifecycle.move(PartitionEvent.WRITE)
 
     def add(self, subpartition: int, piece: BufferSlice) -> bool:
-        """Append a slice to one subpartition or to `BROADCAST`; False when it is recycled: nobody will read it."""
+        """Append a slice to one subpartition or to `BROADCAST`; False when it is recycled: it will not be read."""
         return self._append(piece, subpartition, piece)
 
     def add_stored(self, subpartition: int, extent: Extent) -> None:
@@ -164,7 +164,7 @@ class StoredPartition(Endings):
         self._look_if_stored()
 
     def relieve(self, segments: int) -> None:
-        """Somebody needs memory: forget what is stored, store what is not, until so many segments are free."""
+        """Others need memory: forget what is stored, store what is not, until so many segments are free."""
         if not self.state.is_end:
             self._storing.relieve(segments)
             self._look_if_stored()
@@ -282,7 +282,7 @@ class StoredPartition(Endings):
             self.instructions.append(Announce())
 
     def _release_if_left(self) -> None:
-        # A producer that is still there could not be told that nobody reads: its next word would find no partition.
+        # A producer that is still there can't be told that its readers left: its next word would find no partition.
         if self._making.state.has_left and not self.keeps and all(log.claim is ReadClaim.LEFT for log in self._logs):
             self.release()
 

@@ -6,8 +6,8 @@ Rules:
 - Items are stored one order at a time: those that others need the memory of (`relieve`), those that a reader can't be
   leased (`urge`), and everything once it is to `settle`. To store nothing earlier is quickest:
   `docs/decisions/0010-hybrid-partitions.md`.
-- Memory is forgotten that is stored and that somebody waits for; what came free says `recycled`, because a segment
-  may have other owners. So one event may take several rounds of forgetting, and stores what is still missing.
+- Memory is forgotten that is stored and that others wait for; what came free says `recycled`, because a segment may
+  have other owners. So one event may take several rounds of forgetting, and stores what is still missing.
 
 Sans-I/O.
 """
@@ -52,7 +52,7 @@ class Storing:
         self._instructions = instructions
         self._order: SpillOrder | None = None
         self._owed = 0  # segments that are still to be stored
-        self._wanted = 0  # segments that somebody waits for
+        self._wanted = 0  # segments that others wait for
 
     @property
     def is_through(self) -> bool:
@@ -73,7 +73,7 @@ class Storing:
         self.go_on()
 
     def relieve(self, segments: int) -> None:
-        """Somebody needs memory: forget what is stored, store what is not, until so many segments are free."""
+        """Others need memory: forget what is stored, store what is not, until so many segments are free."""
         self._wanted = max(self._wanted, min(segments, len(self.books)))
         self._forget_wanted()
 
@@ -82,7 +82,7 @@ class Storing:
         self._wanted = max(0, self._wanted - 1)
 
     def recycled(self, segments: int) -> None:
-        """So many segments came free with what was forgotten."""
+        """So many segments came free: forget more, if more are wanted still."""
         self._wanted = max(0, self._wanted - segments)
         self._forget_wanted()
 
@@ -119,7 +119,7 @@ class Storing:
         self.drop(item for run in order.runs for item in run if item.piece is not None)
 
     def passed(self, items: Iterable[Item | None]) -> None:
-        """Readers have passed these items: whoever needed them last lets them go."""
+        """Readers have passed these items: let go of those that no reader needs any more."""
         gone: list[Item] = []
         for item in items:
             if item is None:
@@ -149,7 +149,7 @@ class Storing:
     def go_on(self) -> None:
         """Store what is due, if anything is and nothing else is being stored."""
         if self._order is None:
-            # The three demands are for the same segments: to add them up would store what nobody asked for.
+            # The three demands are for the same segments: to add them up would store what was not asked for.
             self._owed = max(self._owed, self._wanted)
             if self._owed:
                 self._begin(self._chosen())

@@ -5,7 +5,7 @@ Rules:
 
 - Everything queued can be read: the producer ships only what it has committed, so there is no unfinished buffer here.
 - One view, once. When its reader leaves, the subpartition is consumed, and what is added later is dropped.
-- Slices that nobody will read are handed back to be recycled, once each: by `release` and `fail` to their caller, by
+- Slices that will not be read are handed back to be recycled, once each: by `release` and `fail` to their caller, by
   a view's `release` to the partition.
 - The listener is called when the view turns from not worth polling to worth it, when a priority event overtakes
   data (a reader without credit could not take the data, but can take the event), and on a failure; always as the last
@@ -94,7 +94,7 @@ TABLE: Final[Table[SubpartitionState, SubpartitionEvent]] = {
     **{(state, SubpartitionEvent.FAIL): SubpartitionState.FAILED for state in _LIVE},
     **{(state, event): state for state in SubpartitionState if state not in _LIVE for event in SubpartitionEvent},
 }
-"""Every legal step; nothing leads out of the three ends, and nobody need ask before."""
+"""Every legal step; nothing leads out of the three ends, and callers need not ask before."""
 
 
 class SubpartitionParent(Protocol):
@@ -131,7 +131,7 @@ class PipelinedSubpartition:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The name in messages."""
         return self._lifecycle.name
 
     @property
@@ -145,7 +145,7 @@ class PipelinedSubpartition:
 
     @property
     def is_ended(self) -> bool:
-        """True if nobody will read it any more."""
+        """True if it will not be read any more."""
         return self._lifecycle.state not in _LIVE
 
     @property
@@ -169,7 +169,7 @@ class PipelinedSubpartition:
         return self._failure
 
     def add(self, buffer: BufferSlice) -> bool:
-        """Queue a slice. False when nobody will read it: then it is the caller's to recycle."""
+        """Queue a slice. False when it will not be read: then it is the caller's to recycle."""
         if not self._takes(buffer.length > 0):
             return False
         self._queued_buffers += 1
@@ -177,7 +177,7 @@ class PipelinedSubpartition:
         return True
 
     def add_event(self, payload: bytes, data_type: int) -> bool:
-        """Queue an event after the data, or before it when it has priority. False when nobody will read it."""
+        """Queue an event after the data, or before it when it has priority. False when it will not be read."""
         if not self._takes(data_type != DataType.DATA):
             return False
         item = BufferOrEvent(data_type, payload, self.index)
@@ -221,7 +221,7 @@ class PipelinedSubpartition:
             self._notify()
 
     def finish(self) -> None:
-        """The producer adds no more. Its reader learns that from the last event, so nobody is notified."""
+        """The producer adds no more. Its reader learns that from the last event, so the listener is not called."""
         self._lifecycle.move(SubpartitionEvent.FINISH)
 
     def create_view(self, listener: DataListener) -> PipelinedView:

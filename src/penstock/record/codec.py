@@ -12,8 +12,8 @@ Rules:
 
 Trust: `decode` checks the message's structure and the sizes of all buffers, but not every offset in them (that costs
 a pass over the data). Bytes whose checksum matched are what the writer wrote, so that is enough after `framing`. For
-bytes nobody vouched for, `validation="full"` is required before values are touched: with the cheap check alone a
-damaged offset in the middle of a string column is accepted and reads outside the buffer. Even then PyArrow 26 may
+bytes that were not checked so, `validation="full"` is required before values are touched: with the cheap check alone
+a damaged offset in the middle of a string column is accepted and reads outside the buffer. Even then PyArrow 26 may
 crash later on two things it accepts: casting views inside other types that hold garbage under a null, and `nbytes` of
 an empty dense union without buffers.
 """

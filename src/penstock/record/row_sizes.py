@@ -57,7 +57,7 @@ class RowSizes:
             if varying is not None:
                 self._each = varying if self._each is None else np.add(self._each, varying, dtype=np.int64)
         self.most = self.fixed + (0 if self._each is None else int(self._each.max(initial=0)))
-        """Of the largest row."""
+        """The bytes of the largest row."""
 
     @property
     def varying(self) -> NDArray | None:

@@ -20,7 +20,7 @@ So equal values have equal hashes whatever the batch's slicing or the layout (st
 dictionary, run ends), the integer width (int32 5, int64 5) and the time unit. Decimals of different scale do not
 agree. Maps, unions and month-day-nano intervals are refused.
 
-Not for untrusted keys: whoever knows the constants can make keys collide.
+Not for untrusted keys: an attacker who knows the constants can make keys collide.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Rules:
 - A buffer has room for any block, and for any run of them that is read at once. A taker of less than half of one gets
   memory of its own.
 - The buffer that came back last goes first: it is in the processor's cache. Nothing is zeroed or mapped for it.
-- Buffers that nobody needed between two looks go back to the system; a look is due every `KEPT_SECONDS`. To map them
+- Buffers that were not used between two looks go back to the system; a look is due every `KEPT_SECONDS`. To map them
   anew for each burst took a tenth of the worker's time, most of it in page faults. So a worker that has nothing to do
   has none.
 - They are maps of their own, so memory that goes back is free, whatever else was allocated meanwhile. They are
@@ -35,7 +35,7 @@ class BlockMemory:
         self._in_use = in_use
         self._free: list[memoryview] = []
         self._spare = 0
-        """The buffers that nobody has needed since the last look."""
+        """The number of buffers that were not used since the last look."""
 
     @property
     def bytes(self) -> int:
@@ -43,7 +43,7 @@ class BlockMemory:
         return len(self._free) * LEAST_CREDIT
 
     def take(self, length: int) -> memoryview:
-        """Memory of so many bytes, with anything in it; give it back when nobody looks at it any more."""
+        """Memory of so many bytes, with anything in it; give it back when it is not read any more."""
         if not LEAST_CREDIT // 2 < length <= LEAST_CREDIT:
             most = max(0, self._cap - self._in_use()) // LEAST_CREDIT
             del self._free[: max(0, len(self._free) - most)]
@@ -56,11 +56,11 @@ class BlockMemory:
         return whole[:length]
 
     def give(self, memory: memoryview) -> None:
-        """Nobody looks at this any more."""
+        """Take back memory that is not read any more."""
         if isinstance(memory.obj, mmap.mmap):
             self._free.append(memoryview(memory.obj))
 
     def look(self) -> None:
-        """Give back to the system what nobody has needed since the last look."""
+        """Give back to the system the buffers that were not used since the last look."""
         del self._free[: self._spare]  # in front lie those that have been free for longest
         self._spare = len(self._free)

@@ -10,7 +10,7 @@ Rules:
   message.
 - Numbers count a writer's blocks of a file from 0. So a repeat, a gap and a change of order show, to the worker that
   stores them and to the reader that has them from several workers.
-- Head and bytes are stored and sent as they were made: whoever reads checks what the writer computed.
+- Head and bytes are stored and sent as they were made: the reader checks what the writer computed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BlockHead(NamedTuple):
     checksum: int
 
     def packed(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the head."""
         length, writer, file, number, checksum = self
         head = HEAD.pack(_MAGIC, length, writer, file, number, checksum, 0)[:_CHECKED]
         return head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little")

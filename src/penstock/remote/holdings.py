@@ -87,11 +87,11 @@ class WorkerHoldings:
             del self._entered[user]
 
     def leaving(self, user: str, entries: int) -> None:
-        """A connection with these has ended: they are here until an answer to a beat says that nobody needs them."""
+        """A connection with so many entries has ended: they count until the next beats have had them dropped."""
         self._left.append((time.monotonic(), user, entries))
 
     def look(self, now: float) -> None:
-        """Count no more what nobody needs; to be called from time to time."""
+        """Stop counting entries whose time is over; to be called from time to time."""
         while self._left and now - self._left[0][0] > _FORGOTTEN_SECONDS:
             _, user, entries = self._left.popleft()
             self.entering(user, -entries)
@@ -111,14 +111,14 @@ class WorkerHoldings:
             yield path
 
     def drop(self, application: str, name: str, writers: tuple[int, ...]) -> None:
-        """Nobody needs what these writers have."""
+        """Discard what these writers have."""
         dataset = self.datasets.get((application, name))
         for writer in writers if dataset is not None else ():
             assert dataset is not None  # noqa: S101 - there are no writers otherwise
             self.store.remove(dataset.discard(writer), (application, name), writer)
 
     def forget(self, application: str, name: str) -> None:
-        """Nobody needs a dataset."""
+        """Forget a dataset, and remove its files."""
         dataset = self.datasets.pop((application, name), None)
         if dataset is not None:
             self.store.remove(dataset.drop_all(), (application, name))

@@ -6,7 +6,7 @@ Rules:
 - A name is a user's. Its result has an identity that who keeps it has drawn; the last one that was kept whole has the
   name, and the one before goes with the same record. A request that comes again changes nothing.
 - The rows stay under the application that wrote them, and are no longer that one's to release: they go with the name,
-  after `lease` seconds in which nobody has looked for them.
+  after `lease` seconds in which no driver or reader has looked for them.
 - A description comes packed (`zlib`), and is kept and given so: it may be large. A user has at most `_MOST_NAMES`
   names, and `MOST_BYTES` of descriptions.
 - A partition that is kept is not given up with its workers: who reads it while one of them is away hears that it is
@@ -26,7 +26,7 @@ _MOST_LETTERS = 200
 _MOST_IN_IDENTITY = 64
 _MOST_NAMES = 4_096
 _MOST_PARTITIONS = 1 << 15
-"""Of one result: they are kept at once, or not at all."""
+"""The most partitions of one result: they are kept at once, or not at all."""
 MOST_BYTES = 8 << 20
 """Of one user's descriptions, as they are kept: they lie in the manager's memory and its log."""
 
@@ -111,7 +111,7 @@ class KeptNames:
         return any(map(self.holds, keys))
 
     def pass_time(self, now: float) -> None:
-        """Let results go that nobody has looked for."""
+        """Let results go that were not looked for within the lease."""
         for name, seen in list(self._seen.items()):
             if now - seen > self._lease:
                 del self._seen[name]

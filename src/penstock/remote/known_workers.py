@@ -3,13 +3,13 @@
 
 Rules:
 
-- A worker says with each beat what it holds, and is told what of that nobody needs. So nothing has to be remembered
-  about releases that a worker has not heard of.
+- A worker says with each beat what it holds, and is told what of that is not needed any more. So nothing has to be
+  remembered about releases that a worker has not heard of.
 - One that is lost takes with it what is open there and what has rows there, and nothing else.
 - A worker that has heard of records which the log lacks shows that it is an old copy (`log_history`). Partitions that
   were not finished by then, and those that the log does not know, are lost: readers and drivers hear so. Workers keep
-  their rows of those for `kept_lease`, in which the right log may be put back. For `rejoin` after a start nobody is
-  told to drop anything, as others may know better.
+  their rows of those for `kept_lease`, in which the right log may be put back. For `rejoin` after a start no worker
+  is told to drop anything, as another one may show that the log is old.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from penstock.shuffle import DatasetId, PartitionId
 
 @dataclass(frozen=True, slots=True)
 class ManagerLimits:
-    """Seconds: of a worker's silence, of a task's word about one, of a driver's and writer's, of a name nobody seeks.
+    """Seconds: of a worker's silence, of a task's word about one, and of a driver's or writer's silence.
 
-    `rejoin`: one at whose address nobody listens has so long to come back.
+    `kept_lease`: a name that is not looked for is kept so long. `rejoin`: so long a worker at whose address nothing
+    listens has to come back.
     """
 
     silence: float = 30.0
@@ -160,7 +161,7 @@ class KnownWorkers:
         self._lost(lost, OLD_LOG)
 
     def _not_needed(self, asked: ask.Beat) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[tuple[str, str]]]:
-        """The belongings of a worker that nobody needs: writers of datasets, and whole datasets."""
+        """What a worker holds and need not: writers of datasets, and whole datasets."""
         drops, forget = [], []
         for application, dataset, writers in asked.held:
             known = self._state.by_dataset.get((application, dataset))

@@ -42,11 +42,11 @@ class LogHistory:
         return cls(records, {str(token): int(str(before)) for token, before in starts}, is_old)
 
     def record(self) -> tuple[object, ...]:
-        """The record of it."""
+        """The record that `of` reads."""
         return "history", self.records, [list(each) for each in self.starts.items()], self.is_old
 
     def start(self, token: str) -> None:
-        """A manager has started."""
+        """Note that a manager has started, with its token."""
         self.starts[token] = self.records
         for oldest in list(self.starts)[:-_MOST_STARTS]:
             del self.starts[oldest]

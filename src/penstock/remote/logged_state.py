@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manager's state and its log: what was decided is on the disk before anybody is told, or is undone.
+"""The manager's state and its log: what was decided is on the disk before any peer is told, or is undone.
 
 While the log can't be written (a full disk, one that fails, one that may not be written):
 
@@ -10,7 +10,7 @@ While the log can't be written (a full disk, one that fails, one that may not be
   order. A manager that is killed before that finds out again, or keeps something for longer; it never says less than
   it has promised. Until then no worker is told to drop anything (`has_failed`).
 
-The log is tried at each turn of the clock, so nobody has to start the manager again.
+The log is tried at each turn of the clock, so the operator need not start the manager again.
 """
 
 from __future__ import annotations

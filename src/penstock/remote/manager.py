@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manager: the shell of `manager_core`, its log, and the connections of workers and applications.
 
-Rules: what was decided is in the log before anybody is told. A worker whose connection breaks, or that a task could
-not reach, is looked for at once: where nobody listens it has `rejoin` seconds to come back, else until its silence is
-too long. A manager whose log
-can't be written refuses what is new, and serves what is there (`logged_state`).
+Rules: what was decided is in the log before any peer is told. A worker whose connection breaks, or that a task could
+not reach, is looked for at once: if nothing listens at its address it has `rejoin` seconds to come back, else until
+its silence is too long. A manager whose log can't be written refuses what is new, and serves what is there
+(`logged_state`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _REJOIN_LOOK_SECONDS = 0.1
 _PATIENCE_SHARE = 0.8
 """Of the silence for which a worker is waited for: it is not lost while another process waits for its place."""
 _WATCH_SECONDS = 5.0
-"""So long a driver's question for losses stays open."""
+"""The seconds that a driver's question for losses stays open."""
 _MOST_WATCHING = 64
-"""Of one application."""
+"""The most open questions for losses of one application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class RemoteManager:
             self._tell()
 
     async def _comes_back(self, worker: str, cause: str) -> bool:
-        """Wait for a worker at whose address nobody listens."""
+        """Wait for a worker at whose address nothing listens; False if it stays away."""
         gone = time.monotonic()
         self.core.workers.sights.miss(worker, f"nobody listens at its address ({cause})")
         while self.core.workers.sights.heard(worker) <= gone:

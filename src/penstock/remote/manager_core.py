@@ -3,9 +3,9 @@
 
 Rules:
 
-- Every change is a record first (`manager_state`); the shell writes `take_records` before anybody is answered.
-- Numbers in a question, and what is known of one application, are bounded: nobody's words fill the manager. Lists
-  are bounded for all questions, where they are read (`wire.MOST_VALUES`).
+- Every change is a record first (`manager_state`); the shell writes `take_records` before it answers.
+- Numbers in a question, and what is known of one application, are bounded: no peer can fill the manager. Lists are
+  bounded for all questions, where they are read (`wire.MOST_VALUES`).
 - Every request may come again, after a connection or the manager itself broke: it is answered as it was the first
   time.
 - `known_workers` decides about workers, and `worker_sights` says who gets files.
@@ -82,7 +82,7 @@ class ManagerCore:
         return records
 
     def restore(self, records: Iterable[Record]) -> None:
-        """Know what these records say: what was decided since can't be kept, and nobody has heard of it."""
+        """Go back to what these records say: what was decided since can't be kept, and no peer was told of it."""
         self._records = []
         self.state.restore(records)
         self.workers.sights.forget_unknown()
@@ -144,7 +144,7 @@ class ManagerCore:
         self._note(("finished", *key, asked.writer, sorted(set(asked.workers))))
 
     def fail(self, application: str, asked: ask.FailPartition) -> None:
-        """A writer gives up; nobody cares about one that is none any more."""
+        """A writer gives up; one that is none any more changes nothing."""
         key, _ = _keys(application, asked.partition)
         known = self.state.partitions.get(key)
         if known is not None and asked.writer in known.writers and known.life.allows(RemoteEvent.FAIL):
@@ -188,7 +188,7 @@ class ManagerCore:
         return ask.WrittenThere(tuple(PartitionId(DatasetId.of(key[1]), key[2], key[3]) for key in page))
 
     def release(self, application: str, partitions: Iterable[PartitionId]) -> None:
-        """Nobody needs these."""
+        """Release these partitions, but for those under a name."""
         jobs = set()
         for partition in partitions:
             key, _ = _keys(application, partition)
@@ -331,7 +331,7 @@ class ManagerCore:
                 self._note(("forgotten", *dataset))
 
     def _tidy(self, application: str, job: str) -> None:
-        """Forget a job that is over, dataset by dataset, when nothing of it is a result that somebody holds."""
+        """Forget the datasets of a job that is over, but for those of results that are kept."""
         if (application, job) not in self.state.over:
             return
         kept = 0

@@ -5,7 +5,7 @@ A record is a tuple of a word and plain values. `apply` is the only way in which
 reads its log again knows what it knew. `records` gives the fewest records that lead to the same state: a snapshot.
 
 Limits: load, heartbeats and who is left out for a while are not remembered. A record that makes no sense is a
-ProtocolError: somebody else wrote it.
+ProtocolError: no manager of this version wrote it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class KnownPartition:
 
     @property
     def state(self) -> RemoteState:
-        """Its state."""
+        """The state of its life."""
         return self.life.state
 
     @property
@@ -105,7 +105,7 @@ class ManagerState:
         self.workers: dict[str, KnownWorker] = {}
         self.datasets: dict[DatasetKey, KnownDataset] = {}
         self.files: Counter[str] = Counter()
-        """Of all datasets, by the worker that each is written on now."""
+        """The number of files of all datasets, by the worker that each is written on now."""
         self.entries: Counter[str] = Counter()
         """The files and partitions that are known of each user's applications; a partition counts as so many."""
         self._alone: dict[str, tuple[str, ...]] = {}
@@ -116,7 +116,7 @@ class ManagerState:
         self.over: set[tuple[str, str]] = set()
         """Jobs that are over and have results yet, each with its application."""
         self.kept: dict[tuple[str, str], KeptResult] = {}
-        """By user and name."""
+        """The kept results, by user and name."""
         self.kept_as: dict[str, tuple[str, str]] = {}
         """User and name, by the identity of the result."""
         self.kept_partitions: set[PartitionKey] = set()

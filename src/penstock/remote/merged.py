@@ -17,9 +17,9 @@ Rules:
   (`worker_index`), and one bit is left of each file. So a worker may hold any number of blocks.
 - A file that is in no folder when the worker starts takes no more: its disk may come back, with what it holds.
 - A file goes when it holds no writer's blocks any more.
-- The bytes of all files of an application, also of blocks that nobody needs in files that stay, are in its room, and
-  in its user's: so a result that outlives its application counts for somebody. A block that would make them more than
-  either quota is refused, and that ends its writer.
+- The bytes of all files of an application, also of discarded blocks in files that stay, are in its room, and in its
+  user's: so a result that outlives its application still counts. A block that would make them more than either quota
+  is refused, and that ends its writer.
 
 Life of a writer here:
 
@@ -151,7 +151,7 @@ class Room:
 
     quota: int = 0
     user: Room | None = None
-    """That of an application's user."""
+    """The room of the application's user."""
     used: int = 0
 
     def has(self, nbytes: int) -> bool:
@@ -187,7 +187,7 @@ class MergedDataset:
         self._holders: dict[int, _Holder] = {}
         self._files: dict[int, MergedFile] = {}
         self._winners: dict[str, int] = {}
-        """By partition: the writer that has committed."""
+        """The writer that has committed, by partition."""
 
     @property
     def writers(self) -> list[int]:
@@ -330,7 +330,7 @@ class MergedDataset:
         return found
 
     def drop_all(self) -> list[int]:
-        """Nobody needs the dataset any more: the paths of its files."""
+        """Discard all that the dataset has; the paths of its files."""
         for writer in self.writers:
             self._holders[writer].life.move(HolderEvent.DISCARD)
         files, self._files = self._files, {}

@@ -45,7 +45,7 @@ class WriteJob:
     data: memoryview
     done: Callable[[OSError | StorageError | None], None]
     let_go: Callable[[], None]
-    """Nobody looks at the data any more: called once, after `done`."""
+    """Called once, after `done`: the data is not read any more."""
 
 
 class _Turn:
@@ -128,7 +128,7 @@ class MergedDisk:
                 return 0
             began = time.perf_counter()
             count = os.preadv(self._file(first.path, is_there=True), [target], first.offset, NOWAIT)
-        except (OSError, NotImplementedError):  # it is on the disk, or nobody here can tell: the thread sees
+        except (OSError, NotImplementedError):  # it is on the disk, or the system can't tell: the thread reads it
             return 0
         finally:
             self._guard.release()
@@ -213,7 +213,7 @@ class MergedDisk:
             while view:
                 count = os.preadv(file, [view], offset)
                 if not count:
-                    view[:] = bytes(len(view))  # the reader finds that bytes are missing, and sees nobody else's
+                    view[:] = bytes(len(view))  # the reader finds that bytes are missing, and gets no other rows
                     break
                 view, offset = view[count:], offset + count
         DISKS.has_read(self._name_of(first.path), len(target), time.perf_counter() - began)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests to a manager and to a worker, as types: a request travels by the name of its class (`link.wire`).
 
-Nobody says for which application: the connection has proved that. A dataset is named by its text, a writer by a
-number of 63 bits that it draws for itself. Places and sums of many files are packed numbers, not lists.
+No request names its application: the connection has proved that. A dataset is named by its text, a writer by a number
+of 63 bits that it draws for itself. Places and sums of many files are packed numbers, not lists.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.shuffle.requests import Request
 MOST_ASKED: Final = 4_000
 """Partitions in one question, or answer: so many are within `wire.MOST_VALUES`. So are as many files and writers."""
 MOST_FILES: Final = 65_536
-"""Of one partition."""
+"""The most files of one partition."""
 MOST_READ: Final = 65_536
-"""Of one question to a worker: files times writers."""
+"""The most of one question to a worker: files times writers."""
 T = TypeVar("T")
 _PLACE: Final = struct.Struct("<IQ")
 """Index and attempt."""
@@ -200,7 +200,7 @@ class ListOfHost(Request[WrittenThere]):
 
 @dataclass(frozen=True, slots=True)
 class DropPartitions(Request[Done]):
-    """Nobody needs these any more."""
+    """Release these partitions."""
 
     partitions: tuple[PartitionId, ...]
 

@@ -13,7 +13,7 @@ class RemoteState(StrEnum):
     """The states of a partition."""
 
     NAMED = "named"
-    """The driver has named it, nobody writes yet."""
+    """The driver has named it, and no task writes it yet."""
     OPEN = "open"
     COMPLETE = "complete"
     FAILED = "failed"
@@ -42,7 +42,7 @@ REMOTE_TABLE: Final[Table[RemoteState, RemoteEvent]] = {
     (RemoteState.COMPLETE, RemoteEvent.LOSE): RemoteState.LOST,
     **{(state, RemoteEvent.RELEASE): RemoteState.RELEASED for state in RemoteState},
 }
-"""A second writer may begin while nobody has finished; the first that finishes has it. Any other step is stale."""
+"""A second writer may begin while none has finished; the first that finishes has it. Any other step is stale."""
 
 HELD: Final = frozenset({RemoteState.OPEN, RemoteState.COMPLETE})
 """The states in which workers hold something."""

@@ -73,18 +73,18 @@ class ServiceSecrets:
         self._applications = KeyFile(self.identity, access.keys)
 
     def secret_of(self, peer: str) -> bytes | None:
-        """That of all workers, or of an application."""
+        """The secret of all workers, or of an application."""
         return self._access.secret if peer.startswith(WORKER) else self._applications.secret_of(peer)
 
 
 def application_of(identity: str) -> str:
-    """The application that somebody has proved to be of, with its user; AuthenticationError for others."""
+    """User and application of a proved identity, as `user/application`; AuthenticationError where it has none."""
     principal = Principal.of(identity)
     return f"{principal.user}/{principal.application}"
 
 
 def worker_of(identity: str) -> str:
-    """The worker that somebody has proved to be, or nothing."""
+    """The worker of a proved identity; empty for an application's."""
     return identity.removeprefix(WORKER) if identity.startswith(WORKER) else ""
 
 
@@ -132,7 +132,7 @@ class PeerEnds(Protocol):
     """The side that is connected to: makes the core of each connection."""
 
     def entered(self, identity: str, guest: Guest | None) -> PeerLogic:
-        """Somebody has proved to be this, no guest if it is a worker; PenstockError for one that is not let in."""
+        """A peer has proved to be this, no guest if it is a worker; PenstockError for one that is not let in."""
 
 
 class Entrance:
@@ -156,7 +156,7 @@ class Entrance:
         return self._listener.address
 
     def close(self) -> None:
-        """Let nobody in, and close all connections; idempotent."""
+        """Let no more peers in, and close all connections; idempotent."""
         if self._listener is not None:
             self._listener.close()
         self._door.close()
@@ -208,7 +208,7 @@ class Way:
         self._opener = Opener(protection.towards(address), Service.REMOTE, own, settings)
 
     async def connect(self, logic: PeerLogic) -> FrameConnection[Any]:
-        """Connect; raises EnvironmentLostError where nobody is there, AuthenticationError."""
+        """Connect; raises EnvironmentLostError where the peer is not there, AuthenticationError."""
         endpoint = await self._opener.open(self.address)
         return FrameConnection(endpoint, logic, lambda _, __: None)
 
@@ -223,7 +223,7 @@ async def answered(logic: PeerLogic, request: Request[Any], seconds: float) -> A
 
 
 def asked(logic: PeerLogic, request: Request[Any]) -> asyncio.Future[Any]:
-    """The answer to come."""
+    """Send a request; the future of its answer."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answered(answer: Any) -> None:

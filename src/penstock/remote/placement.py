@@ -24,12 +24,12 @@ class Candidate:
 
     @property
     def weight(self) -> float:
-        """Its share, beside the others'."""
+        """The worker's share, beside the others'."""
         return max(0, self.free) * (1.0 - 0.9 * min(1.0, max(0.0, self.load)))
 
 
 def placed(files: int, candidates: Sequence[Candidate]) -> list[str]:
-    """A worker for each of so many files; none at all where nobody has room."""
+    """A worker for each of so many files; none at all where no worker has room."""
     queue = [(1 / each.weight, each.files, each.worker, each.weight) for each in candidates if each.weight > 0]
     if not queue:
         return []

@@ -6,7 +6,7 @@ Rules:
 - Nothing is sent to a worker, and nothing read from its disk, before memory was promised for it. A promise is for one
   block, and given whole: parts of promises, spread over many, would keep each other waiting.
 - Promised and held are never more than the cap. Above the high mark nothing is promised any more until it is below
-  the low mark. A session's first block is promised even then while the cap has room: nobody starves in between.
+  the low mark. A session's first block is promised even then while the cap has room: none starves in between.
 - The application that has least gets the next promise; its sessions take turns. One application never has all, nor
   all of one user: who has nothing finds some room (`_SHARES`), but where the memory is a few blocks.
 - A session that leaves gives back what it was promised and did not use; what it had sent is held until it is stored.

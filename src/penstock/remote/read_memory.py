@@ -6,9 +6,9 @@ Rules:
 - Readers take their share of a cap in the order of their coming; none overtakes another.
 - A reader of whose bytes none has gone for `STANDING_SECONDS` stands still: its process was stopped, or its network
   is gone. If others wait, its bytes are counted apart, and it takes no more before some have gone. So readers that
-  stand still keep nobody waiting, until what they hold is as much as the cap and what there is beside it.
+  stand still keep no other waiting, until they hold as much as the cap and what there is beside it.
 - All of it together is never more than the cap and what there is beside it, but for one read of each user who has
-  nothing: he waits for nobody, whatever number of readers of another stand still.
+  nothing: it does not wait, however many readers of other users stand still.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ReadMemory:
             self._serve(now)
 
     def look(self, now: float) -> None:
-        """See who stands still; to be called from time to time while anybody waits."""
+        """See which readers stand still; to be called from time to time while one waits."""
         for found in self._readers.values():
             if not found.stands and now - found.moved >= STANDING_SECONDS:
                 found.stands = True

@@ -80,7 +80,7 @@ class StateLog:
             raise self._failure(error) from error
 
     def append(self, records: Iterable[tuple[object, ...]]) -> None:
-        """Write records; StorageError where they can't be kept, and then nobody must act on them."""
+        """Write records; StorageError where they can't be kept, and then the caller must not act on them."""
         self._size += self._write(b"".join(map(_packed, records)))
 
     def try_room(self) -> None:

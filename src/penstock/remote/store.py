@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's files: written and read by threads, so that a slow disk holds up nobody else.
+"""A worker's files: written and read by threads, so that a slow disk holds up only those who need it.
 
 Rules:
 
 - A file has a number, and lies in the directory that the number falls to. Names say nothing of whose rows they hold.
 - Each directory has threads of its own (`merged_disk`), and so has the index. A new file lies in a directory that has
-  room. A worker has no room at all while the disk of its index hangs: nobody can commit then.
+  room. A worker has no room at all while the disk of its index hangs: no writer can commit then.
 - The directories are one worker's: it holds a lock in each, and each carries its name. The index has what was
   committed there (`worker_index`), and that stays when the worker ends; `worker_folders` says which files go.
 - With `fsync` a commit waits until the writer's files are on the disk. Without, they survive the worker, not a loss
@@ -35,7 +35,7 @@ from penstock.remote.worker_index import CommittedWriter
 _LOG = logging.getLogger("penstock.remote.worker")
 _FINISH_SECONDS = 5.0
 _AT_ONCE = 4 << 20
-"""Bytes that are read in one turn of the loop: more is for threads, so that nobody else is kept waiting."""
+"""Bytes that are read in one turn of the loop: more is for threads, so that others need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class MergedFiles:
         self._committed: set[int] = set()
         """The files of which something was committed."""
         self._missing: frozenset[int] = frozenset()
-        """Those of the index that lay in no directory at the start."""
+        """The files of the index that lay in no directory at the start."""
         self._loop = asyncio.get_running_loop()
         self._disks = {each: MergedDisk(each, options.reserve, self._path) for each in options.directories}
         self._at_once = _AT_ONCE
@@ -66,7 +66,7 @@ class MergedFiles:
         self.index = opened.index
         """For the start; then a thread of its own has it."""
         self.words = HeardWords(self.index.words())
-        """Those of the manager about its log."""
+        """The words of the manager about its log."""
         self._indexing = DiskThreads("remote index", 1)
         self._settling: dict[asyncio.Future[int], tuple[str, str, int]] = {}
         """The commits that are not in the index yet: application, dataset and writer."""
@@ -80,12 +80,12 @@ class MergedFiles:
 
     @property
     def free(self) -> int:
-        """Bytes that are free beyond the reserve, on all disks that work; none where nobody can commit."""
+        """Bytes that are free beyond the reserve, on all disks that work; 0 where no writer can commit."""
         return 0 if self._indexing.hangs else sum(disk.room for disk in self._disks.values())
 
     @property
     def written(self) -> int:
-        """Bytes."""
+        """The bytes that were written to all disks."""
         return sum(disk.written for disk in self._disks.values())
 
     def placed(self, path: int) -> int:

@@ -3,7 +3,8 @@
 
 Rules: at most `_AHEAD` reads of a stream are under way or wait for the connection, none larger than `RUN_BYTES` or
 one block, and all of the worker's within its memory for readers, first come first served. So neither a slow reader
-nor many of them take more than the worker has for reading, and who stands still holds up nobody (`read_memory`).
+nor many of them take more than the worker has for reading, and one that stands still holds up no other
+(`read_memory`).
 """
 
 from __future__ import annotations

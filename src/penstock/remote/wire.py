@@ -17,8 +17,8 @@ Calls and replies are those of the control plane (`link.frames`). Beside them:
 PUSH and DATA are received straight into memory of their own, which is asked for when their length is known. Their
 heads vouch for themselves and the stream: blocks have checksums of their own.
 
-Whoever comes in to ask is a `Guest`: his user has a share (`connection.budgets`) of what questions and answers take,
-and his questions have their turns with those of others (`connection.turns`). Nothing is read of him meanwhile.
+A driver or task that comes in is a `Guest`: its user has a share (`connection.budgets`) of what questions and answers
+take, and its questions have their turns with those of others (`connection.turns`). Nothing is read from it meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from penstock.shuffle.requests import Request
 
 SCRATCH: Final = 64 << 10
 GUEST_SCRATCH: Final = 4 << 10
-"""Of a connection that anybody may have: what is larger counts in its user's share."""
+"""Of a guest's connection: what is larger counts in its user's share."""
 QUESTION_BYTES: Final = 5 << 19
 """The most of one question of a guest: the commit of a writer of 65,536 files."""
 MOST_VALUES: Final = 5 << 12
@@ -112,7 +112,7 @@ class BulkReader:
         self._start = self._end = 0
         self._kind = 0
         self._seal: Seal | None = None
-        """That of a large frame of another kind, for all of it."""
+        """The seal of a large frame of another kind, for all of it."""
         self._body: memoryview | None = None
         self._filled = 0
 
@@ -222,7 +222,7 @@ def _nothing() -> None:
 
 
 def _nobody(_: BaseException | None) -> None:
-    """Nobody is to be told any more."""
+    """Do nothing: stands for `lost` once that was called."""
 
 
 class Reading(Protocol):
@@ -238,7 +238,7 @@ class Reading(Protocol):
         """Go on with a message that came before: what that raises ends it."""
 
     def close(self, error: BaseException | None = None) -> None:
-        """End it."""
+        """End the connection; `error` is the reason, if there is one."""
 
 
 class PeerLogic:
@@ -341,7 +341,7 @@ class PeerLogic:
         return None
 
     def connection_lost(self, error: BaseException | None = None) -> None:
-        """Nothing more comes or goes: whoever waits for an answer is told."""
+        """Nothing more comes or goes: calls that wait for an answer get the error."""
         self._is_over = True
         out, self._out = self._out, deque()
         for each in out:

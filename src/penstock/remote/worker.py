@@ -126,7 +126,7 @@ class RemoteWorker:
         return logic
 
     async def _look_at_memory(self) -> None:
-        """Have buffers go that nobody needs any more."""
+        """Have unused buffers of blocks go back to the system, again and again."""
         while True:
             await asyncio.sleep(KEPT_SECONDS)
             self.holdings.memory.look()

@@ -6,8 +6,8 @@
     <folder>/penstock-id       the worker's name
 
 Rules: a file gets its second name before the first commit is answered. So a file of the first kind that the index
-does not name was never anybody's, and goes when a worker starts; one of the second kind that the index does not name
-stays, for the index may be an old copy.
+does not name has no committed rows, and goes when a worker starts; one of the second kind that the index does not
+name stays, for the index may be an old copy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FoundFile(NamedTuple):
 def found_files(folders: Sequence[Path], named: Set[int]) -> tuple[dict[int, FoundFile], int]:
     """The files that the index names, and the first number that no file has had, one of a disk that is away neither.
 
-    Files that are nobody's go; those that were somebody's stay.
+    Of other files, those that no commit was in are removed; the rest stay.
     """
     found: dict[int, FoundFile] = {}
     following, unknown = max(named, default=-1) + 1, 0

@@ -5,11 +5,11 @@ Rules: the rows are there before a commit is answered, so a worker that is kille
 committed. After a loss of power rows or blocks may be missing: readers find it by the checksums. The places of blocks
 are never all in memory: they lie in rows of one writer and a bucket of neighbouring files, and a start reads none of
 them. The rows of a commit have numbers that follow each other, beyond all others: they lie together on the disk, and
-whoever knows the first one's number finds each without a search. Each start draws a token, and all since the last one
+the first one's number tells where each is, without a search. Each start draws a token, and all since the last one
 that the manager has taken are the folder's lineage: a copy of the folder that was started itself has another one. A
 database of another version is refused. One thread at a time.
 
-Limit: blocks on the disk name a writer and a file, and nobody else: not whose they are, whether they were committed,
+Limit: blocks on the disk name a writer and a file, and nothing else: not whose they are, whether they were committed,
 nor what rows they have. So an index that is lost can't be made again from them.
 """
 
@@ -178,11 +178,11 @@ class WorkerIndex:
         return read_page(wanted, rows, (bytes.fromhex(sums or ""), bytes.fromhex(places or "")))
 
     def drop_writer(self, application: str, dataset: str, writer: int) -> None:
-        """Nobody needs what a writer has."""
+        """Forget a writer; `clean` removes the places of its blocks."""
         self._drop("dataset = ? and writer = ?", self._number(application, dataset), writer)
 
     def drop(self, application: str, dataset: str) -> None:
-        """Nobody needs a dataset."""
+        """Forget a dataset with its writers and files."""
         number = self._number(application, dataset)
         with self._base.at_once():
             self._drop("dataset = ?", number)
@@ -190,7 +190,7 @@ class WorkerIndex:
             self._base.run("delete from datasets where number = ?", number)
 
     def clean(self) -> bool:
-        """Remove some rows of places that nobody needs; False if there are no more."""
+        """Remove some rows of places that were dropped; False if there are no more."""
         run = self._base.run
         found = run("select rowid, begin, past from garbage limit ?", _WRITERS_AT_ONCE).fetchall()
         with self._base.at_once():

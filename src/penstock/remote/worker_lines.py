@@ -9,8 +9,8 @@ Rules:
   gone another way (`ManagerCore.check_lineage`).
 - One that has it is the same folder, started again, or a copy of it. It is taken at once where nothing is left of the
   former process. Else the manager waits for a word of that: with one the new one is refused. Without one it is taken
-  after a while, sooner where the former one's connection is gone too: nobody can tell a host that is cut off from one
-  that is gone.
+  after a while, sooner where the former one's connection is gone too: the manager can't tell a host that is cut off
+  from one that is gone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GONE_SECONDS = 10.0
 
 @dataclass(slots=True)
 class WorkerLine:
-    """One connection of somebody who has proved to be a worker."""
+    """One connection of a peer that has proved to be a worker."""
 
     worker: str
     is_open: bool = True

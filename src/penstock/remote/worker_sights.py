@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manager's view of which workers are there, have room, and may get files. Pure, and not remembered.
 
-Rules: a worker's own words count: its last beat says what room it has. One at whose address the manager finds nobody
-gets no new files until its next word; one that is a few beats late gets them only where there is no other. A task's
-word that a worker can't be reached, or takes no more, counts for its application alone: for `leave_out` seconds that
-gets files at other workers, if there are any.
+Rules: a worker's own words count: its last beat says what room it has. One at whose address nothing listens gets no
+new files until its next word; one that is a few beats late gets them only where there is no other. A task's word that
+a worker can't be reached, or takes no more, counts for its application alone: for `leave_out` seconds that gets files
+at other workers, if there are any.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Seen:
     """Hardly anything, as long as it has not said how much: another one goes first, if there is one."""
     load: float = 0.0
     gone: str = ""
-    """The reason to think that nobody is there, until its next word."""
+    """Why the manager takes it for gone, until its next word; else empty."""
 
 
 class WorkerSights:
@@ -84,7 +84,7 @@ class WorkerSights:
         self._avoided.pop(application, None)
 
     def miss(self, worker: str, cause: str) -> None:
-        """Nobody listens at a worker's address: no new files go there until its next word."""
+        """Nothing listens at a worker's address: no new files go there until its next word."""
         if (seen := self._seen.get(worker)) is not None:
             seen.gone = cause
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from penstock.errors import SchemaError
 from penstock.operators.expressions import Call, Constant, Expression, UnsupportedError

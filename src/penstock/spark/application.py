@@ -143,7 +143,7 @@ class Application:
             return self._page
 
     def _page_closed(self, store: JobStore) -> None:
-        """Nobody looks any more: nobody is told."""
+        """The page is closed: it is told of jobs no more."""
         master, launcher = self._master, self._launcher
         if launcher is not None:
             launcher.page = ""
@@ -152,7 +152,7 @@ class Application:
                 master.tell_no_more(store)
 
     def _open_page_if_it_can(self, settings: Settings) -> None:
-        """No job fails for its page; whoever asked for it reads on standard error where it is."""
+        """Open the page, and write its address to standard error. No job fails for it: a failure is a warning."""
         try:
             page = self.page(settings)
         except PenstockError as error:
@@ -274,7 +274,7 @@ class Application:
         atexit.unregister(self.close)
 
     def _drop_result(self, name: str) -> None:
-        """Nobody can read this result any more. Called by garbage collectors: it must not block."""
+        """This result can't be read any more. Called by garbage collectors: it must not block."""
         master = self._master
         if master is not None:
             master.drop_result(name)
@@ -335,7 +335,7 @@ class Application:
 
 
 def before_stop(context: SparkContext, act: Callable[[], None]) -> None:
-    """Call `act` when somebody stops this context, and then stop it."""
+    """Call `act` when this context is to stop, and then stop it."""
     stop = context.stop
 
     def stopped() -> None:
@@ -343,7 +343,7 @@ def before_stop(context: SparkContext, act: Callable[[], None]) -> None:
         act()
         stop()
 
-    context.stop = stopped  # PySpark tells nobody beforehand
+    context.stop = stopped  # PySpark has no hook for it
 
 
 def start_workers(context: SparkContext, conf: Mapping[str, str]) -> None:

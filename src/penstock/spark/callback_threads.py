@@ -55,7 +55,7 @@ class _Caller:
 
 
 class CallbackThreads:
-    """Those of one JVM. Made by `of`."""
+    """The callback threads of one JVM. Made by `of`."""
 
     _all: ClassVar[weakref.WeakKeyDictionary[Any, CallbackThreads]] = weakref.WeakKeyDictionary()
 

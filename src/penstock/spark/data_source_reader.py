@@ -126,7 +126,7 @@ class _Reading:
         self._begin = offset
         self._is_endless = not stream.is_available_now
         self._ranges = math.inf if self._is_endless or self._planner.bounded() else 1
-        """So many ranges are begun."""
+        """The most ranges that may be begun."""
         self._committed = stream.begun  # nothing is in front of it
 
     def read(self) -> Iterator[Read]:

@@ -9,7 +9,7 @@ the checkpoint's number, so it grows and leaves numbers out.
 A task whose attempt ends before its checkpoint wrote in vain: `abort` hears of the messages that had come.
 
 Messages are pickles, as in Spark. They come sealed with a key that travels with the query's code, so nothing is
-unpickled that another peer made up. Somebody who can write the checkpoint location could do that.
+unpickled that another peer made up. A process that can write the checkpoint location could forge them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who looks at the actions of PySpark's DataFrames: each action of a session that has somebody goes through him.
+"""Lookers at the actions of PySpark's DataFrames: each action of a session that has a looker goes through it.
 
 PySpark has no hook for actions, so while there is such a session the methods of its class DataFrame that run a query
 are ours, and call PySpark's own, as they were. Methods of other sessions go straight there. What an action calls
-itself (`toPandas` collects, `first` takes) is one action. Nothing is ours any more when the last session has nobody.
+itself (`toPandas` collects, `first` takes) is one action. When the last looker goes, the methods are PySpark's again.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def look_no_more(spark: SparkSession) -> None:
 
 
 def looker(spark: SparkSession) -> Around | None:
-    """Whom the session has."""
+    """The looker of the session, if it has one."""
     return _lookers.get(spark)
 
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Actions of this thread are nobody's business in here."""
+    """Actions of this thread pass the looker by in here."""
     before, _thread.inside = _thread.inside, True
     try:
         yield

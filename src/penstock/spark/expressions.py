@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_value
 
 from penstock.errors import SchemaError
@@ -124,7 +124,7 @@ def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 @contextmanager
 def spark_errors(schema: pa.Schema, verb: str, items: Sequence[object]) -> Iterator[None]:
     """Spark's refusals as SchemaError: its first sentence, and which columns there are."""
-    logger = PySparkLogger.getLogger(_LOGGER)  # of PySpark's own class, whoever asks first: it logs with more fields
+    logger = PySparkLogger.getLogger(_LOGGER)  # of PySpark's class, also if we ask first: it logs with more fields
     was, logger.disabled = logger.disabled, True
     try:
         yield

@@ -2,8 +2,8 @@
 """The first meeting of a task with the driver's Penstock: it compares versions before it unpacks anything of ours.
 
 A plan of the driver's holds objects of its own version; another one may not even be able to unpickle them, and would
-fail in words that help nobody. So plans travel as bytes beside the version that made them. Spark itself compares the
-Pythons, and Arrow's format is the same in all versions that Penstock takes.
+fail in words that explain nothing. So plans travel as bytes beside the version that made them. Spark itself compares
+the Pythons, and Arrow's format is the same in all versions that Penstock takes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows all jobs of an application while they run, and queries while somebody waits for their end.
+"""Shows all jobs of an application while they run, and queries while a caller waits for their end.
 
 One thread, which is there while jobs are, asks the JobMaster how far they are and gives that to a display. Jobs that
 take less than a moment are never shown. One that was shown leaves its last frame, which is drawn before the action
@@ -58,7 +58,7 @@ class JobWatch:
         self._wake = threading.Event()
         self._closed = False
         self._asked = self._done = 0
-        """So many times somebody has asked for a look, and was heard."""
+        """The looks that `settle` has asked for, and how many of them were made."""
         self._shown: dict[str, JobFrames] = {}
         self._queries: list[Frame] = []
         self._ended: list[ProgressSnapshot] = []
@@ -92,7 +92,7 @@ class JobWatch:
 
     @contextlib.contextmanager
     def showing(self, frame: Frame) -> Iterator[None]:
-        """Show a query too, for as long as somebody waits; then its last frame."""
+        """Show a query too, for as long as the caller waits; then its last frame."""
         with self._lock:
             self._queries.append(frame)
         self.look()
@@ -163,13 +163,13 @@ class JobWatch:
         return found
 
     def _last_frames(self, running: set[str]) -> list[ProgressSnapshot]:
-        """Those of jobs that have ended since the last look."""
+        """The last frames of jobs that have ended since the last look."""
         over = [job for job in self._shown if job not in running]
         return [self._shown.pop(job).ended(self._ending(job)) for job in over]
 
 
 def is_wanted(conf: Mapping[str, str], *, setting: bool) -> bool:
-    """Tell whether the session's conf wants progress: our setting if somebody has set it, else Spark's own."""
+    """Tell whether the session's conf wants progress: our setting if it is in there, else Spark's own."""
     return setting and (_OURS in conf or conf.get(_SPARK_BAR, "true").strip().lower() != "false")
 
 

@@ -178,7 +178,7 @@ class _SparkJobWork:
 
     @staticmethod
     def _said(failure: Exception) -> tuple[str, bool]:
-        """Spark's words, and whether somebody has cancelled it."""
+        """Spark's words, and whether it was cancelled."""
         try:
             return error_text(failure), any(word in str(failure) for word in _CANCELLED)
         except Exception as unread:  # noqa: BLE001 - the words are in Spark's JVM, which may be gone

@@ -22,7 +22,7 @@ from penstock.spark.hints import PenstockWarning
 from penstock.spark.slots import is_local
 
 _UNSET = "python3"
-"""The command that PySpark takes for the workers if nobody says which Python."""
+"""The command that PySpark takes for the workers if no setting says which Python."""
 _DAEMON = "spark.python.daemon.module"
 
 
@@ -33,7 +33,7 @@ def needs_of(settings: Settings) -> host_check.Needs:
 
 
 def run_workers_in_this_python(context: SparkContext) -> None:
-    """If nobody has said which Python runs the workers, and they run on this machine, make it the driver's.
+    """If no setting says which Python runs the workers, and they run on this machine, make it the driver's.
 
     PySpark takes `python3` of the path, which without an activated environment knows neither Penstock nor what the
     user has installed.

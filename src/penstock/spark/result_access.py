@@ -3,11 +3,10 @@
 
 Rules. The task asks the JobMaster before it reads: Spark has planned the DataFrame once, and the partition that it
 planned may be gone. If it is, the job that made it runs again, and the task works for it as one of its workers until
-the job is over: so a job for which all the slots are held by tasks that wait for it still has somebody to run it.
-Rows that were read in part cannot be taken back from Spark: then the task fails, and a new attempt of it, or the next
-action, begins anew. A plan to work by is the only thing that a task unpickles out of an answer, and only where
-`unpack_plan` finds it sealed with the application's secret. Limit: a partition that is lost again and again is given
-up.
+the job is over: so a job runs even when tasks that wait for it hold all the slots. Rows that were read in part cannot
+be taken back from Spark: then the task fails, and a new attempt of it, or the next action, begins anew. A plan to
+work by is the only thing that a task unpickles out of an answer, and only where `unpack_plan` finds it sealed with
+the application's secret. Limit: a partition that is lost again and again is given up.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ class ResultAccess:
             raise _advised(error, _TOO_OFTEN) from None
 
     def _report(self) -> None:
-        """Tell the JobMaster, so that whoever reads it next finds it made again, or being made."""
+        """Tell the JobMaster, so that the next reader finds it made again, or being made."""
         with suppress(PenstockError), attached(self._planned.launch) as attachment:
             self._ask(attachment)
 

@@ -114,22 +114,22 @@ class ResultScan:
 
     @called_by_java
     def toBatch(self) -> ResultScan:
-        """It is its own batch."""
+        """The scan is its own batch."""
         return self
 
     @called_by_java
     def columnarSupportMode(self) -> Any:
-        """Spark's factory gives rows; said so that nobody plans the partitions to find out."""
+        """Spark's factory gives rows; said here so that Spark need not plan the partitions to find out."""
         return self._java.named(f"{_READ}.Scan$ColumnarSupportMode").valueOf("UNSUPPORTED")
 
     @called_by_java
     def supportedCustomMetrics(self) -> Any:
-        """None."""
+        """There are no custom metrics."""
         return self._java.array(f"{_METRIC}.CustomMetric", [])
 
     @called_by_java
     def reportDriverMetrics(self) -> Any:
-        """None."""
+        """There are no metrics of the driver."""
         return self._java.array(f"{_METRIC}.CustomTaskMetric", [])
 
     @called_by_java

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lazy results somebody can still read: those that an object of Spark's refers to.
+"""Which lazy results can still be read: those that an object of Spark's refers to.
 
 Spark holds a result by its scan, in each plan that a DataFrame, a view or the cache keeps, and by its reader factory,
 in the RDDs of what was planned. The JVM's garbage collector knows when these are gone: py4j then forgets our scan,
@@ -29,7 +29,7 @@ BYTES = 1 << 30
 
 
 class ResultInUse:
-    """Lives as long as somebody can read the result with this name."""
+    """Lives as long as the result with this name can be read."""
 
     __slots__ = ("__weakref__", "_uses", "name")
 
@@ -124,7 +124,7 @@ class ResultsInUse:
             if results < self.results_limit and size < self.bytes_limit:
                 return
             self._was_collected = True
-        # On a thread of its own, because it takes a quarter of a second, which nobody's action has to wait for.
+        # On a thread of its own: it takes a quarter of a second, for which no action has to wait.
         threading.Thread(target=self._collect, name="penstock-results", daemon=True).start()
 
     def _collect(self) -> None:

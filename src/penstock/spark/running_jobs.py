@@ -19,7 +19,7 @@ from penstock.graph.job_graph import JobGraph
 from penstock.job.core.result import JobProgress
 
 _SUBMITTED_SECONDS = 5.0
-"""By then a job that was planned has been submitted."""
+"""The seconds within which a job that was planned has been submitted."""
 
 Ask = Callable[[str], JobProgress | None]
 """Tells the progress of a job; None if it is over, or not submitted yet."""
@@ -60,7 +60,7 @@ class RunningJobs:
             raise
 
     def all(self) -> tuple[RunningJob, ...]:
-        """Those that may be running, oldest first."""
+        """The jobs that may be running, oldest first."""
         with self._lock:
             return tuple(self._jobs.values())
 

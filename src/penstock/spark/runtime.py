@@ -89,13 +89,13 @@ Plan = tuple[JobGraph, dict[int, DataFrame]]
 Planner = Callable[[], Plan]
 """Plans a job for the slots that there are now."""
 Build = Callable[[UserThread], Plan | MadeResult]
-"""Plans a job, or gives what was made before, on behalf of whoever asked for the DataFrame."""
+"""Plans a job, or gives what was made before, on behalf of the thread that asked for the DataFrame."""
 OnProgress = Callable[[JobProgress], None]
 
 STREAMING_RESTARTS = RestartSettings(
     "exponential", attempts=1 << 62, delay=0.1, max_delay=60.0, reset_after=60.0, user_errors=3
 )
-"""The restart settings of a streaming query if nobody has said any."""
+"""The restart settings of a streaming query if no setting says any."""
 _LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.25
 _SEPARATOR = "\x01"
@@ -163,11 +163,11 @@ class SparkRuntime:
         return max(1, self.total_slots() - self._application.slots_of_queries())
 
     def certain_slots(self) -> int | None:
-        """The application's task slots once all is there, without waiting; None where nobody knows."""
+        """The task slots that the application will have, without waiting; None if the conf does not tell."""
         return certain_slots(self._context)
 
     def buffers(self, settings: Settings) -> int | None:
-        """The network buffers of the application's environments together, at least; None where nobody knows.
+        """The network buffers of the application's environments together, at least; None where that is not known.
 
         On a cluster each environment has what the setting says, or else no less than the default's lower bound; how
         many there will be is known once executors have registered.
@@ -196,7 +196,7 @@ class SparkRuntime:
     def streaming_settings(self, options: Mapping[str, str]) -> Settings:
         """The settings of a streaming query: the session's, and over them these.
 
-        If nobody has said how it restarts, it does so for ever, after waits that grow; an error of its users' code is
+        If no setting says how it restarts, it does so for ever, after waits that grow; an error of its users' code is
         tried again three times between two checkpoints.
         """
         conf = {**session_conf(self._spark), **options}
@@ -208,7 +208,7 @@ class SparkRuntime:
         return replace(settings, restart=STREAMING_RESTARTS)
 
     def showing(self, settings: Settings) -> Callable[[Frame], AbstractContextManager[None]]:
-        """The way to show a query while somebody waits for its end; nothing where no progress is wanted."""
+        """The way to show a query while a caller waits for its end; nothing where no progress is wanted."""
         if is_wanted(session_conf(self._spark), setting=settings.observe.progress):
             return self._application.watch.showing
         return lambda _: contextlib.nullcontext()
@@ -352,7 +352,7 @@ class SparkRuntime:
 
     @property
     def results(self) -> ResultsInUse:
-        """The lazy results of this application that somebody can still read."""
+        """The lazy results of this application that can still be read."""
         return self._application.results
 
     def persisted_source(self, name: str, held: HeldResult, schema: pa.Schema, settings: Settings) -> PersistedSource:
@@ -408,7 +408,7 @@ class SparkRuntime:
         master = self._application.master(settings)
         job = master.new_job()
         self._application.running.progress(master.job_progress)  # forgets what is over
-        if graph.streaming is None:  # a query is drawn and interrupted by nobody: it has a handle
+        if graph.streaming is None:  # a query is not drawn or interrupted here: it has a handle
             self._application.running.add(job, graph)
         with self._application.running.planned(job):
             user.apply(self._spark)

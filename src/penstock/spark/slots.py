@@ -37,8 +37,8 @@ def total_slots(context: SparkContext, timeout: float) -> int:
     """The application's task slots; raises SlotsError when no executor registers in time.
 
     Executors of a new application register one after the other, so a plan made at once would see some of them only:
-    all that the conf says are waited for, as long as the application is young. With dynamic allocation nobody is
-    waited for: an executor comes when tasks wait for it, so all count that may come.
+    all that the conf says are waited for, as long as the application is young. With dynamic allocation none is waited
+    for: an executor comes when tasks wait for it, so all count that may come.
     """
     if _is_dynamic(context):
         return _slots_that_may_come(context)
@@ -116,7 +116,7 @@ def may_shrink(context: SparkContext) -> bool:
 
 
 def certain_slots(context: SparkContext) -> int | None:
-    """The task slots the application has once all is there, without waiting for it; None where nobody knows."""
+    """The task slots that the application will have, without waiting for them; None if the conf does not tell."""
     if is_local(context):
         return slots_now(context) or None
     if _is_dynamic(context):

@@ -65,7 +65,7 @@ _UNHEARD = 3
 """The number of times that a task asks for the first time, while its environments are lost."""
 _TEXT_LIMIT = 16 << 10
 _QUIET = (StaleError, JobCancelledError, TaskCancelledError)
-"""Endings nobody needs to be told about: the job goes on without this attempt, or is over."""
+"""Endings that are no failures: the job goes on without this attempt, or is over."""
 
 Batches = Iterator[pa.RecordBatch]
 Status = tuple[int, int, str, str]

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 
 _LOG = logging.getLogger(__name__)
 _TASKS = 20
-"""So many failed tasks of a stage are looked at."""
+"""The most failed tasks of a stage that are looked at."""
 _LIMIT = 8000
 
 
@@ -18,7 +18,7 @@ def error_of_task(context: SparkContext, tag: str) -> str:
     """The error of the first task that failed in the Spark jobs with a tag, without the JVM's stack; "" if none."""
     try:
         return _without_stack(min(_failed_tasks(context, tag), default=(0, ""))[1])
-    except Exception:  # noqa: BLE001 - whoever asks has an error of their own, which must not get lost
+    except Exception:  # noqa: BLE001 - the caller has an error of its own, which must not get lost
         _LOG.debug("Spark does not say which tasks of %s failed", tag, exc_info=True)
         return ""
 

@@ -34,7 +34,7 @@ class TaskWatch:
             self._sampler.start()
 
     def figures(self) -> dict[str, float]:
-        """So far."""
+        """The figures so far."""
         resident, peak = self._memory.look()
         return {RESIDENT: float(resident), PEAK_RESIDENT: float(peak), **self._stacks.figures()}
 

@@ -4,9 +4,9 @@
 A subtask has the files whose names' hash falls to it. It has the folder looked into every so often, beside its work,
 and reads what is new by time of change, then by name. Its position is in `file_progress`.
 
-Rules for whoever puts files there: a file appears whole (written elsewhere, then renamed) and does not change. Names
-that begin with a dot or an underscore are not read, nor are subfolders, unless the choice of files says so: a file's
-name has that of its subfolders ahead then. A name stands for its file: one that is replaced, or touched, is not read
+Rules for the writers of files: a file appears whole (written elsewhere, then renamed) and does not change. Names that
+begin with a dot or an underscore are not read, nor are subfolders, unless the choice of files says so: a file's name
+has that of its subfolders ahead then. A name stands for its file: one that is replaced, or touched, is not read
 again.
 
 Listings may lack files: nothing follows from that (`known_files`). A file that was begun and can't be opened is tried
@@ -37,7 +37,7 @@ from penstock.stream.sources import read_whole
 
 LISTING_SECONDS = 1.0
 LISTING_SHARE = 0.05
-"""A folder that takes longer to list is looked into as much more seldom, for the sake of whoever lists it."""
+"""The most of the time that goes into listings: a folder that takes longer to list is looked into more seldom."""
 LOOK_SECONDS = 600.0
 """A listing that takes longer hangs: the query begins anew."""
 GONE_SECONDS = 300.0

@@ -107,7 +107,7 @@ class BatchFiles:
         return FileBatch(number, files)
 
     def done(self, batch: FileBatch) -> None:
-        """Its call has ended well: it is not given again. Raises OSError where nobody can know that."""
+        """Its call has ended well: it is not given again. Raises OSError where that can't be known."""
         mark = f"{self._folder}/.batch-{batch.number:08d}.done"
         with self._fs.open_output_stream(mark):
             pass

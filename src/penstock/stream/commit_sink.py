@@ -44,7 +44,7 @@ class CommitId:
 
     @property
     def version(self) -> int:
-        """A number that is greater for each later commit of a query, whoever made it."""
+        """A number that is greater for each later commit of a query, whichever attempt made it."""
         return (self.epoch << _EPOCH_BITS) | self.checkpoint
 
 

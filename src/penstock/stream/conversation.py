@@ -9,8 +9,8 @@ Rules
   end, EndOfData goes on, and the coordinator is told that this task's data is processed. The task then takes part in
   checkpoints as before, and ends (EndOfPartition) when one that it took part in since is complete, and all its
   channels have ended. Without checkpoints it ends as soon as its channels have.
-- A task whose snapshot holds rows in flight does not end before it is known what became of that checkpoint: one
-  that ends counts as finished, and its rows would be nobody's.
+- A task whose snapshot holds rows in flight does not end before it is known what became of that checkpoint: one that
+  ends counts as finished, and its rows would be lost.
 - In a query that takes what is available and stops, a source that has given that is not at the end of its data: its
   task says once that it has caught up, in the same words as one whose data has ended, and goes on as before until it
   is told to stop.
@@ -76,7 +76,7 @@ class Counted:
 
 
 class Conversation:
-    """One task's part."""
+    """One task's part of the conversation with the coordinator."""
 
     def __init__(
         self,

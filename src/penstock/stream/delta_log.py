@@ -2,8 +2,8 @@
 """The log of a Delta table, as a reader of its versions needs it: entries, files in order, and what is gone.
 
 A log or a file that can't be found is one of two: the table's file system is away, an OSError, after which a query
-begins anew; or somebody has removed it, an error that says so, because no attempt would find it. The log tells: it is
-away as a whole, or it names the file no more.
+begins anew; or it was removed, an error that says so, because no attempt would find it. The log tells: it is away as
+a whole, or it names the file no more.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def refuse_table(table: Any, uri: str) -> None:
 
 
 def refusal(table: Any) -> str:
-    """The reason why nobody here reads a table; empty where there is none."""
+    """Why a table can't be read here; empty where it can."""
     mapping = column_mapping(table)
     if mapping not in ("none", "name"):
         return f"maps its columns by {mapping}: read it with Spark"

@@ -5,7 +5,7 @@ Each commit carries Delta's own mark for that, an application's transaction: the
 commit whose number the table has is not made again. The library `deltalake` makes the commits.
 
 The library does not look at the files that it is told of. One that is gone would fail every reader of the table, so
-nothing is committed then: somebody has removed what no version named yet, as by a `vacuum` of all files.
+nothing is committed then: what no version named yet was removed, as by a `vacuum` of all files.
 
 With keys a commit is a merge: the rows of the files replace those of the table with the same keys (`delta_merge`).
 """
@@ -155,7 +155,7 @@ class DeltaCommitter:
             entries = [json.loads(line) for line in stream.read().splitlines()]
         paths = [f"{self.root}/{unquote(entry['add']['path'])}" for entry in entries if "add" in entry]
         for path in paths:
-            with suppress(FileNotFoundError):  # another writer has replaced it, and somebody removed it
+            with suppress(FileNotFoundError):  # another writer has replaced it, and a vacuum removed it
                 disk.sync_file(path)
         for folder in {path.rpartition("/")[0] for path in paths}:
             disk.sync_folder(folder)

@@ -93,7 +93,7 @@ class DeltaSource:
         return [*place, 0, 0, str(table.metadata().id), ""]
 
     def splits(self) -> int | None:
-        """One task reads."""
+        """1: one task reads the whole table."""
         return 1
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> PartitionedReader:

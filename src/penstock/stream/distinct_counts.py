@@ -133,7 +133,7 @@ class _FrozenPairs:
 
     @property
     def key_columns(self) -> int:
-        """So many of the columns are keys."""
+        """The number of columns that are keys."""
         return len(self._keys)
 
     def columns(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:

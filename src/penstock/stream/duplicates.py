@@ -3,7 +3,7 @@
 
 The first row of each key passes at once. Without a time each key is kept for ever. With one a key is dropped when the
 watermark has passed its time, plus the delay for `dropDuplicatesWithinWatermark`; rows that are older than the
-watermark are late then: they are counted, and nothing else, because nobody knows any more if they came before.
+watermark are late then: they are counted, and nothing else, because it is not known any more if they came before.
 """
 
 from __future__ import annotations

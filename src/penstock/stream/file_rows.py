@@ -120,7 +120,7 @@ def _decoding(filesystem: pafs.FileSystem, file: str) -> Iterator[None]:
     """A decoder's complaint about a file is an error of its contents, SchemaError; reading it may fail otherwise.
 
     Arrow's decoders raise OSError too. Those of this machine's disks have a number, so one without is a decoder's.
-    Elsewhere nothing tells them apart, and whoever reads tries again.
+    Elsewhere nothing tells them apart, and the reader tries again.
     """
     try:
         yield

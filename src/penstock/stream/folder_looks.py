@@ -78,7 +78,7 @@ class LooksAtOnce:
 
 
 class LooksBeside:
-    """Each look is a thread, so that one that hangs keeps nobody from going."""
+    """Each look is a thread, so that one that hangs does not keep the task from ending."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sink of files in a folder, with two phases: `parquet`, `csv`, `json`, or `arrow` for whoever reads them at once.
+"""A sink of files in a folder, with two phases: `parquet`, `csv`, `json`, or `arrow` for jobs that read them at once.
 
     <folder>/.part-<uid>-<subtask>-<owner>-<token>.parquet   being written, or prepared: readers skip names with a dot
     <folder>/part-<uid>-<subtask>-<owner>-<token>.parquet    published, by a change of its name
@@ -102,8 +102,8 @@ class FolderSink:
     def is_elsewhere(self, restored: Sequence[bytes]) -> bool:
         """Tell if these files were prepared in another folder that may be left; not where rows have epochs.
 
-        Epochs are numbers of checkpoints, which a place that begins without a state does not know: somebody who takes
-        each batch once, by its number, would drop the first one.
+        Epochs are numbers of checkpoints, which a place that begins without a state does not know: a consumer that
+        takes each batch once, by its number, would drop the first one.
         """
         has_epochs = self.has_epochs or bool(self.epoch_column)
         return not has_epochs and any(
@@ -155,7 +155,7 @@ class FolderSink:
 
 
 class FolderWriter:
-    """One subtask's files."""
+    """Writes the files of one subtask."""
 
     def __init__(self, sink: FolderSink, folder: SinkFolder, share: tuple[int, int], epoch: int = 0) -> None:
         self._epoch = epoch

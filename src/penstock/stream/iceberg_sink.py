@@ -4,7 +4,7 @@
 The summary of each snapshot says which query made it, and a number that grows. A commit whose number a snapshot has
 is not made again. The library `pyiceberg` makes the commits; the catalog is opened anew in the task that commits.
 
-Limits: somebody who expires a query's newest snapshot while it stands still has its last rows committed twice.
+Limits: if a query's newest snapshot is expired while the query stands still, its last rows are committed twice.
 """
 
 from __future__ import annotations

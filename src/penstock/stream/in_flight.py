@@ -192,5 +192,5 @@ def _decoded(runs: Iterable[bytes], codec: BatchCodec) -> list[pa.RecordBatch]:
 
 
 def _assembler(codec: BatchCodec) -> MessageAssembler:
-    # The chunk's checksum covers the messages; theirs is 0 where nobody verified them.
+    # The chunk's checksum covers the messages; theirs is 0 where they were not verified.
     return MessageAssembler(codec, CompletenessCounter(), verify=False)

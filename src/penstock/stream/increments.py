@@ -40,7 +40,7 @@ LEAST_SLOTS: Final = 1 << 10
 """The slots of a state that is not written whole each time."""
 MOST_CHANGES: Final = 20
 MOST_SNAPSHOTS: Final = 16
-"""As many snapshots are remembered that nobody has called complete."""
+"""So many snapshots are remembered that are not known to be complete."""
 SHARE: Final = 2
 """The changes of a chain are at most one of so many slots."""
 _ROUNDS: Final = 255

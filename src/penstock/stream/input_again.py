@@ -37,7 +37,7 @@ class LoggedChannel:
 
 
 class InputAgain:
-    """That of one task."""
+    """The input of one task that reads it again."""
 
     def __init__(self, channels: Sequence[LoggedChannel], reader: LogReader, most: int = MOST_WAITING) -> None:
         self._channels = tuple(channels)

@@ -21,7 +21,7 @@ from penstock.stream.key_index import Slots
 from penstock.stream.state_place import bytes_of, settled
 
 MOST_PAIRS = 1 << 18
-"""So many pairs are made at once."""
+"""The most pairs that are made at once."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -54,7 +54,7 @@ class Pairs:
 
 
 class JoinSide:
-    """One side's rows."""
+    """The rows of one side of a join."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []

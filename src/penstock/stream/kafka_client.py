@@ -35,7 +35,7 @@ def kafka_library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """The client's own settings, such as `bootstrap.servers`, as somebody gave them."""
+    """The client's own settings, such as `bootstrap.servers`, as the user gave them."""
 
     given: tuple[tuple[str, str], ...]
 

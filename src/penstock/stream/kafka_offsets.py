@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The offsets of Kafka's partitions: what a broker has of each, and where a query begins.
 
-A position that a partition does not have is refused by name, whether a checkpoint, a first position or somebody's
+A position that a partition does not have is refused by name, whether a checkpoint, a first position or the user's
 `startingOffsets` says it. One beyond the end is of a topic that was made anew, and messages in front of the first one
 are gone: a reader that went on elsewhere would pass messages over without a word.
 """

@@ -313,7 +313,7 @@ class KafkaReader:
                 self._empty_since[partition] = first, now
 
     def _given(self, messages: list[Any]) -> pa.RecordBatch:
-        """These messages as rows; the positions are after them."""
+        """The messages as rows; the positions move behind them."""
         self.partition = f"{messages[0].topic()}/{messages[0].partition()}"
         # Of the messages of a partition the last one counts.
         places = zip(map(_TOPIC, messages), map(_NUMBER, messages), strict=True)
@@ -326,7 +326,7 @@ class KafkaReader:
         return _packed(self._positions)
 
     def completed(self, position: bytes) -> None:
-        """Tell the broker, where somebody gave a group, how far the query is for good."""
+        """Tell the broker, if the user gave a group, how far the query is for good."""
         if "group.id" not in dict(self._source.settings.given):
             return
         offsets = [self._library.TopicPartition(*each) for each in msgpack.unpackb(position)]

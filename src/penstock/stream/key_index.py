@@ -401,11 +401,11 @@ class SingleKey:
         return np.zeros(len(columns[0]), np.int64)
 
     def find(self, columns: Sequence[pa.Array]) -> Slots:
-        """The one slot, if it has been asked for."""
+        """The only slot, if it has been asked for."""
         return np.full(len(columns[0]), self._seen - 1, np.int64)
 
     def add(self, columns: Sequence[pa.Array]) -> Slots:
-        """The one slot."""
+        """The only slot."""
         return self.slots(columns)
 
     def keys(self, slots: Slots) -> list[pa.Array]:

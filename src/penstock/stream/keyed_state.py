@@ -237,7 +237,7 @@ class OwnBatches:
         self._have_moved = _check(what, state, context)
 
     def of(self, name: str) -> Iterator[pa.RecordBatch]:
-        """Those of one chunk."""
+        """The rows of one chunk that are this subtask's."""
         for batch in rows_of_stream(self._state[name]):
             own = own_rows(batch, self._context) if self._have_moved else batch
             if own.num_rows:

@@ -4,7 +4,7 @@
 Each name has the day on which it was last seen. A listing says nothing of the names that it lacks: a mount may have
 dropped, or gives a part. Such a name stays for `KEPT_DAYS` more days, and then it is forgotten. `forgotten` is the
 last day of which that happened. A file that changed on that day or before, and whose name is unknown, may have been
-read: whoever looks refuses it. All younger unknown ones are new, so none is read twice and none is left out.
+read: the source refuses it. All younger unknown ones are new, so none is read twice and none is left out.
 
 A name is seen on this machine's day, or on the day of its file's change if that is later. The folder says how much
 time has passed since: the day of its youngest file counts, but none that this machine's clock has not reached. So
@@ -39,7 +39,7 @@ def hash_of(name: str) -> int:
 
 
 def hashes_of(names: Sequence[str]) -> Hashes:
-    """Of each name its hash."""
+    """The hash of each name."""
     return np.fromiter((hash_of(name) for name in names), np.uint64, len(names))
 
 
@@ -60,7 +60,7 @@ class KnownFiles:
         return cls(of_day, today, max((part.forgotten for part in parts), default=NEVER))
 
     def share(self, subtask: int, parallelism: int) -> KnownFiles:
-        """Those of one subtask."""
+        """The names that fall to one subtask."""
         own = [(day, names[names % np.uint64(parallelism) == subtask]) for day, names in self.of_day]
         return KnownFiles(_gathered(own), self.today, self.forgotten)
 

@@ -33,7 +33,7 @@ class ByLateness:
         return f"{'late rows' if self.is_late else 'rows on time'} by {self.column}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As if all rows came at once: none is late."""
+        """All rows, as in a batch job: none is late."""
         for batch in batches:
             if not self.is_late:
                 yield batch

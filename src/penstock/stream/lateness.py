@@ -28,7 +28,7 @@ _VERSION: Final = 1
 
 
 class Lateness:
-    """One subtask's."""
+    """The watermark and the late rows of one subtask."""
 
     def __init__(self) -> None:
         self._own = Watermark()

@@ -64,7 +64,7 @@ class LogWriter:
         self._storage: PartStorage | None = None
         self._file: PartFile | None = None
         self._open_pieces: list[Chunk] = []
-        """Those of the file that is not ended,"""
+        """The pieces of the file that is not ended,"""
         self._pieces: deque[Chunk] = deque(maxlen=MOST_PIECES)
         """and of ended ones, as far back as snapshots tell of them."""
         self._ended = 0

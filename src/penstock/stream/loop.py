@@ -111,7 +111,7 @@ class Times:
         self.began = self.clock()
 
     def figures(self) -> dict[str, float]:
-        """As they are reported."""
+        """The figures as they are reported."""
         return {
             "seconds": self.clock() - self.began,
             "idle_seconds": self.idle,

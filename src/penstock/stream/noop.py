@@ -19,7 +19,7 @@ class NoopSink:
         return "noop"
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> NoopWriter:
-        """One subtask's."""
+        """The writer of one subtask."""
         return NoopWriter()
 
 

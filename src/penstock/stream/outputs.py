@@ -125,7 +125,7 @@ class StreamOutput:
         return [SavedChannel(self.channels.key(number), schema, rows) for number, rows in of_consumer.items()]
 
     def forget(self) -> None:
-        """Nobody wants what the barrier overtook."""
+        """Drop what the barrier overtook."""
         self._saved = []
         self._overtaken = None
 
@@ -235,7 +235,7 @@ class StreamOutputs:
         return [each for channels in known for each in channels] if len(known) == len(found) else None
 
     def forget(self) -> None:
-        """Nobody wants what the last barrier overtook, or has it."""
+        """Drop what the last barrier overtook: it is not needed, or was taken over."""
         for output in self._outputs:
             output.forget()
 

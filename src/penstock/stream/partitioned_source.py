@@ -165,7 +165,7 @@ class PartitionedReader:
         self._open = [_Partition(name, source.rows, position) for name, position in positions.items()]
         self._ask_at: float | None = None
         self.partition = ""
-        """That of the batch that was read last."""
+        """The partition of the batch that was read last."""
 
     @property
     def is_ended(self) -> bool:

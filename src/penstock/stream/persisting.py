@@ -33,10 +33,10 @@ class Persisting(Protocol):
         """True if the task may give out more rows."""
 
     def dealt_out(self, key: ChannelKey, rows: pa.RecordBatch) -> None:
-        """These rows were given to a channel."""
+        """Keep rows that were given to a channel, as far as this way needs them."""
 
     def incoming(self, captured: Sequence[SavedChannel]) -> Sequence[SavedChannel]:
-        """Of what waits in the inputs, that which a snapshot holds."""
+        """The rows that wait in the inputs and that a snapshot holds."""
 
     def cut(self, checkpoint: int, taken: Mapping[str, int]) -> LogCut | None:
         """A snapshot is taken now; `taken` are the positions of the inputs."""
@@ -100,7 +100,7 @@ class Continuous:
         return self._log.cut(checkpoint, taken if self._logs_inputs else {})
 
     def completed(self, checkpoint: int) -> None:
-        """Its pieces need not be told of again."""
+        """The pieces of this checkpoint need not be told of again."""
         self._log.completed(checkpoint)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 BATCHES = 2
-"""So many batches are read ahead."""
+"""The batches that are read ahead."""
 IDLE_SECONDS = 0.05
 """A reader that had nothing is asked again after so long."""
 _JOIN_SECONDS = 5.0
@@ -85,7 +85,7 @@ class RowsReadAhead:
         self._completed.put(offset)
 
     def close(self) -> None:
-        """End the thread; one that waits in somebody else's code is left to that."""
+        """End the thread; one that waits in the source's own code is left to that."""
         self._is_closing.set()
         self._thread.join(_JOIN_SECONDS)
 

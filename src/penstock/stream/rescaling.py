@@ -14,12 +14,12 @@ nothing depends on how many producers there are now, and both ends may change at
 | by a user's function; forward, rescale, broadcast | refused by name | |
 
 Order: a channel's rows stay in order, and all of them come before the first new row of the exchange. So over an
-exchange by key the rows of one producer and key keep their order, whoever reads them now. In turns, rows of one
-producer that went to the same consumer keep their order where they meet again, as a channel is never divided; no
+exchange by key the rows of one producer and key keep their order, whichever subtask reads them now. In turns, rows of
+one producer that went to the same consumer keep their order where they meet again, as a channel is never divided; no
 order holds between channels, as before.
 
-Rows that are taken and still wait when the next checkpoint comes belong to nobody's channel any more: they are saved
-under the producer `FORMER`, in the order in which they wait, and are read ahead of all other channels.
+Rows that are taken and still wait when the next checkpoint comes belong to no channel any more: they are saved under
+the producer `FORMER`, in the order in which they wait, and are read ahead of all other channels.
 """
 
 from __future__ import annotations

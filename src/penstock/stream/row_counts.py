@@ -10,7 +10,7 @@ Rules. A row counts as handled when all that its step gave was dealt out, and as
 reader; both by one commit. So at the death of a task each of its rows is on one side, but for the rows of the one
 step under way: those count as not handled. `attempt` is that of the producer whose rows come now, `former` are the
 rows handled of all attempts before. `base` is how many rows that attempt had sent when this task came to the channel,
--1 as long as nobody has told: the first row tells that it came at the beginning, and the first end of an epoch how
+-1 as long as that is not known: the first row tells that it came at the beginning, and the first end of an epoch how
 many there were. Only for queries whose tasks begin anew alone.
 """
 

@@ -2,8 +2,8 @@
 """Snapshots of rows that come and go: by slot, as batches that came, and by the keys of which rows went.
 
 The watermark takes rows away, and says after a restore which ones it had taken. So rows in older pieces that are over
-need no mention in later ones: whoever restores leaves them out. Rows may go otherwise too, or change; then a later
-piece has all rows of their keys, and those in older pieces do not count.
+need no mention in later ones: a restore leaves them out. Rows may go otherwise too, or change; then a later piece has
+all rows of their keys, and those in older pieces do not count.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LiveRows:
 
     @property
     def key_columns(self) -> int:
-        """So many of the columns are keys."""
+        """The number of columns that are keys."""
         return len(self._keys)
 
     @property
@@ -151,7 +151,7 @@ def replaced_chunks(
 ) -> list[Chunk]:
     """The chunks of a table's rows, or of those of the keys that `chains` has noted.
 
-    `rows` are the table and the number of what is noted of it: keys, or rows where nobody counts the keys.
+    `rows` are the table and the number of what is noted of it: keys, or rows where keys are not counted.
     """
     (table, count), (checkpoint, context) = rows, place
 

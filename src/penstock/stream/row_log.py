@@ -39,7 +39,7 @@ class LogCut:
     since: int
     written: Future[CutPieces]
     has_pieces: bool = True
-    """False if the part tells only positions: whoever needs the rows finds them in the files."""
+    """False if the part tells only positions: a reader that needs the rows finds them in the files."""
 
     def added_to(self, handle: PartHandle) -> PartHandle:
         """A part with these pieces; waits until they are written, and raises why they can't be."""
@@ -81,7 +81,7 @@ class RowLog:
         return self._given - self._writer.written < MOST_WAITING
 
     def append(self, key: ChannelKey, rows: pa.RecordBatch) -> None:
-        """These rows were given to a channel."""
+        """Append rows that were given to a channel."""
         name = self._names.setdefault(key, key.chunk)
         self._positions[name] = self._positions.get(name, 0) + rows.num_rows
         size = rows.nbytes

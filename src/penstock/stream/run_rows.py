@@ -39,13 +39,13 @@ def is_joined(*sizes: int) -> bool:
 
 
 def taken_rows(runs: Sequence[pa.RecordBatch], schema: pa.Schema, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """These rows of batches."""
+    """The rows at these places of batches."""
     columns = taken([run.columns for run in runs], [run.num_rows for run in runs], schema.types, rows)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def taken_of(column: pa.Array | pa.ChunkedArray, rows: npt.NDArray[np.int64]) -> pa.Array:
-    """These rows of one column."""
+    """The values at these rows of one column."""
     runs = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     (found,) = taken([[run] for run in runs], [len(run) for run in runs], [column.type], rows)
     return found

@@ -130,7 +130,7 @@ def run_stream_subtask(
 
 
 class _StreamTask:
-    """One run."""
+    """One run of a streaming task."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _StreamTask:
         conversation = Conversation(
             inputs.channels,
             counted=None if streaming.consistency == EXACTLY_ONCE else counted,
-            # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
+            # One that had finished comes and goes, and takes part in nothing: it would be told of no checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
             settles_all=self._persisting.settles_all,
             available_now=self._is_bounded,
@@ -416,11 +416,11 @@ class EndedReader:
     wake_at = None
 
     def poll(self, max_rows: int) -> None:
-        """Nothing."""
+        """There are no more rows."""
 
     def snapshot(self) -> bytes:
-        """Nothing."""
+        """There is no position to keep."""
         return b""
 
     def close(self) -> None:
-        """Nothing."""
+        """There is nothing to close."""

@@ -54,7 +54,7 @@ class _OpenFile:
 
     def close(self) -> None:
         """End the file."""
-        assert self.file is not None  # noqa: S101 - whoever calls has looked
+        assert self.file is not None  # noqa: S101 - the caller has looked
         try:
             self.file.close()
         finally:
@@ -104,7 +104,7 @@ class SinkFiles:
         self._new_name = new_name
         self._open_stream = open_stream
         self._files: dict[str, _OpenFile] = {}
-        """By folder; the one that got rows last is the last."""
+        """The open files by folder; the one that got rows last is the last."""
         self._written: dict[str, None] = {}
         """The folders whose files are open, in the order in which these got rows."""
         self._bytes = 0
@@ -148,7 +148,7 @@ class SinkFiles:
         return EndedFiles(rows, unfinished, self._form, self._open_stream)
 
     def abandon(self) -> Iterator[str]:
-        """Close what is open, whatever comes of it; the names of all that nobody was told of."""
+        """Close what is open, whatever comes of it; the names of all that were not told of."""
         files, self._files, self._written = self._files, {}, {}
         for found in files.values():
             if found.file is not None:

@@ -7,7 +7,7 @@ dropped shows an empty folder in its place. So the first attempt of a query puts
 (`.folder-<uid>-<owner>`), checkpoints name it, and where it is missing the folder is away. Each attempt that begins
 without a checkpoint makes a mark of its own: one that was made below the mount point speaks for nothing later.
 
-Limits: whoever removes hidden files removes rows. If a change of name is a copy and a removal (object stores), a
+Limits: a user who removes hidden files removes rows. If a change of name is a copy and a removal (object stores), a
 consumer that takes a file between the two gets it again if the query dies there.
 """
 
@@ -132,7 +132,7 @@ class SinkFolder:
     def publish(self, name: str) -> None:
         """Give a prepared file the name that readers see; one that was published is left, wherever it is now.
 
-        Raises OSError where the folder is away, and CheckpointError where nobody can tell.
+        Raises OSError where the folder is away, and CheckpointError where that can't be known.
         """
         shown = f"{self.path}/{name}"
         try:

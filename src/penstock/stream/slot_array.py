@@ -140,7 +140,7 @@ class SlotArray:
         grown[: len(self._values)] = self._values
         noted[: len(self._noted)] = self._noted
         noted[len(self._noted) :] = 0  # its pages are made now, not by the first rows after a snapshot
-        # Snapshots keep the former array, to which nobody writes any more.
+        # Snapshots keep the former array, which is not written to any more.
         self._values, self._noted, self._notes = grown, noted, None
 
 

@@ -70,7 +70,7 @@ class Snapshots:
         return True
 
     def give_up(self, checkpoint: int) -> None:
-        """It will not be completed: nobody wants its rows in flight, or what is to be stored."""
+        """It will not be completed: drop its rows in flight, and what is to be stored."""
         if self._store is not None:
             self._store.give_up(checkpoint)
         if self._held is not None and self._held.checkpoint <= checkpoint:

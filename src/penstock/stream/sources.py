@@ -176,7 +176,7 @@ def reads_backlog(reader: SourceReader | None) -> bool:
 
 
 def has_given_all(reader: SourceReader | None) -> bool:
-    """Tell whether a reader has given all files that it knows of; of others nobody knows."""
+    """Tell whether a reader has given all files that it knows of; False for one that does not count files."""
     return reader is not None and outstanding_of(reader).get("files_outstanding") == 0
 
 

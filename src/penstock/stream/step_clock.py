@@ -28,7 +28,7 @@ class StepClock:
             self._file = os.open(scheduled, os.O_RDONLY)
 
     def __call__(self) -> float:
-        """Now."""
+        """The time now, in seconds, less those in which the thread waited for a core."""
         return time.monotonic() - self._waited()
 
     def close(self) -> None:

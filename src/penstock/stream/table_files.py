@@ -8,7 +8,7 @@ can be written too. So the table's own part that is there in any case, its log s
 
 A table by keys gets the last row of each key of an epoch. The commit copies it, and then removes the file.
 
-Limits: files of attempts that failed stay in the table's folder, as those of Spark's do, until somebody removes what
+Limits: files of attempts that failed stay in the table's folder, as those of Spark's do, until the user removes what
 no version names (Delta's `vacuum`, Iceberg's removal of orphan files).
 """
 
@@ -100,7 +100,7 @@ class WriteTableFiles:
 
 
 class TableFilesStep(PlainStep):
-    """One subtask's files."""
+    """Writes the table files of one subtask."""
 
     def __init__(self, write: WriteTableFiles) -> None:
         self._write = write

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The watermark: a moment of event time, and the one rule by which anything is late or over.
 
-Nobody else reads its number: windows, sessions, joins, duplicates, timers, producers and consumers ask here, so none
+Its number is read only here: windows, sessions, joins, duplicates, timers, producers and consumers ask here, so none
 of them can judge by another rule.
 
 Rules
@@ -10,7 +10,7 @@ Rules
   time is the last moment before that, which is late from then on and never sooner. So what a step gives out for that,
   ahead of the watermark that says so, is late for no step that comes next.
 - Rows that may be so much older than those in front of a step have a watermark that is so much less behind it.
-- A watermark never goes back, and whoever passes one on that does has a fault.
+- A watermark never goes back, and a step that passes one on that does has a fault.
 
 Moments are microseconds since 1970. Processors have milliseconds, as PySpark's: those that have passed as a whole.
 """
@@ -129,12 +129,12 @@ class Watermarks(Passed):
 
     @classmethod
     def none(cls, count: int) -> Watermarks:
-        """So many that are none yet."""
+        """So many watermarks, none of which has come yet."""
         return cls(np.full(count, LEAST, np.int64))
 
     @classmethod
     def of_one(cls, watermark: Watermark) -> Watermarks:
-        """This one alone."""
+        """One watermark alone."""
         return cls(watermark.later_of(np.full(1, LEAST, np.int64)))
 
     def put(self, places: Sequence[int], moments: Sequence[int]) -> None:

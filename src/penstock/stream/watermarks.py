@@ -37,7 +37,7 @@ _PROGRESS: Final = struct.Struct("<BBxxxxxx8s")
 
 @dataclass(frozen=True, slots=True, init=False)
 class EventTimeProgress:
-    """Event time at one place: the watermark, and if the place waits for rows and so holds nobody back."""
+    """Event time at one place: the watermark, and if the place waits for rows and so holds no other back."""
 
     watermark: Watermark
     is_idle: bool
@@ -144,7 +144,7 @@ class RowTimes:
         self._delay = delay
         self._idle_after = idle_after
         self._reached = Watermark()
-        """That of no delay: the greatest time that counts."""
+        """The watermark of no delay: the greatest time that counts."""
         self.greatest = LEAST
         """The greatest time of a row; `LEAST` where there was none."""
         self._had_rows = True
@@ -196,9 +196,9 @@ class PartitionTimes:
         self._delay = delay
         self._idle_after = idle_after
         self._reached = Watermark()
-        """That of no delay: the greatest time that counts for all."""
+        """The watermark of no delay: the greatest time that counts for all."""
         self.greatest: dict[str, int] = {}
-        """By partition, of those that have given rows."""
+        """The greatest time of each partition that has given rows."""
         self.fresh: set[str] = set()
         """Those that have given rows in this run, and since they were idle last."""
 

@@ -35,7 +35,7 @@ _SPARE = 1 << 12
 
 
 class WindowUpdateStep(PlainStep):
-    """One subtask's windows."""
+    """Updates the windows of one subtask."""
 
     allows_later_watermarks = True
 

@@ -61,9 +61,9 @@ class ShuffleServiceConformance(
     """Subclass it, name the kinds, provide the fixture `service`.
 
     `kinds`: the partition kinds the service has; the subclass has no test of flags that none of them has.
-    `clog_limit`: a back-pressured partition nobody reads must stop its writer within this many bytes.
+    `clog_limit`: a back-pressured partition that is not read must stop its writer within this many bytes.
     `request_timeout`: the seconds after which the service under test, as the harness configures it, answers a request
-    for a partition nobody writes; None where it leaves that to its caller, and then there is no test of it.
+    for a partition that no task writes; None where it leaves that to its caller, and then there is no test of it.
     """
 
     kinds: ClassVar[tuple[PartitionKind, ...]] = (PartitionKind.PIPELINED_BOUNDED,)

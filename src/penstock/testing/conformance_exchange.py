@@ -293,7 +293,7 @@ class _Job:
         self.job = job
 
     def report_lost_partitions(self, partitions: Iterable[PartitionId], cause: str) -> None:
-        """Nobody waits for this."""
+        """Do nothing: no test waits for it."""
 
 
 class ConformanceExchange:

@@ -30,7 +30,7 @@ from penstock.testing.conformance_streams import (
 from penstock.testing.waiting import DEADLINE
 
 _NO_ROOM_SECONDS = 0.5
-"""Room that has not come by then does not come while nobody reads."""
+"""Room that has not come by then does not come while the reader stands still."""
 _HEAD = 16
 """Bytes in front of a framed message, the first eight of which are its length."""
 
@@ -100,7 +100,7 @@ class OvertakingConformance:
     """The promises of a streaming service about barriers with priority. Mixed in beside `StreamConformance`."""
 
     def test_each_row_is_on_one_side_of_a_barrier_that_overtakes(self, streams: Streams) -> None:
-        """Nobody reads: the barrier is announced, and the rows it passed come after it and are told to its writer.
+        """A barrier is announced to a reader that stands still; rows that it passed come later and are told of.
 
         A reader may have taken all rows ahead.
         """

@@ -2,7 +2,7 @@
 # ruff: noqa: S101 - this is test code that ships with the product
 """Conformance of services that can stream: rows and events of each kind, epochs, room, waiting in one place.
 
-Rows are written on host `a` and read on the same host, and on another. Nobody reads in a thread of his own: whatever
+Rows are written on host `a` and read on the same host, and on another. No reader has a thread of its own: a call that
 blocks is seen, as neither writers nor gates ever wait.
 """
 
@@ -212,7 +212,7 @@ class StreamConformance:
         assert [type(each.event) for each in things[-3:]] == [EpochEnd, EndOfData, EndOfPartition]
 
     def test_a_priority_event_overtakes_everything_that_is_queued(self, streams: Streams) -> None:
-        """Window and credit are used up, nobody has read a row: it comes before all but what was on its way."""
+        """Window and credit are used up, no row was read: it comes before all but what was on its way."""
         producer, consumer = streams.pair()
         producer.wait(DEADLINE)
         rows = 0

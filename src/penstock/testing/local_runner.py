@@ -160,7 +160,7 @@ class _LocalJob:
         self._left: set[int] = set()
         """The edges that some task has not read to their end."""
         self._unwanted: set[int] = set()
-        """The vertices whose rows nobody wants any more."""
+        """The vertices whose rows are not wanted any more."""
         self._lock = threading.Lock()
 
     def run(self) -> LocalResult:

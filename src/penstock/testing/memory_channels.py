@@ -105,11 +105,11 @@ class MemoryChannel:
         return self._take_one(self.partition) if ahead else None
 
     def is_unproduced(self, registry: MemoryRegistry) -> bool:
-        """Tell whether a real partition was asked for that nobody writes."""
+        """Tell whether a real partition was asked for that no task writes."""
         return not self.source.is_unknown and not self.source.empty and registry.find(self.source.partition) is None
 
     def leave(self, registry: MemoryRegistry) -> None:
-        """Nobody reads this any more: what is left of it and all that follows is dropped, and its producer told."""
+        """The reader leaves: what is left and all that follows is dropped, and the producer told."""
         if self.partition is not None:
             for subpartition in range(self.subpartition, self.subpartition + self.count):
                 self.partition.end_reading(subpartition)

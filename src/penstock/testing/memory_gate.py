@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input gate of the `memory` shuffle service: polled, fair, with sums checked at each epoch's and channel's end.
 
-While nobody writes a channel's partition, the request has a deadline and then PartitionNotProducedError. `close`
+While no task writes a channel's partition, the request has a deadline and then PartitionNotProducedError. `close`
 before a channel's end makes its producer drop the rest.
 """
 
@@ -95,7 +95,7 @@ class MemoryInputGate:
             self._registry.wake_all()
 
     def _check_requests(self) -> None:
-        """Raise for a partition that nobody has begun to write in time; wake for the next that may be late."""
+        """Raise for a partition that no task has begun to write in time; wake for the next that may be late."""
         channels, timeout = self._channels, self._context.request_timeout
         waiting = [channel for channel in channels.open if channel.is_unproduced(self._registry)]
         for channel in waiting:

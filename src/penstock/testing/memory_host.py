@@ -98,7 +98,7 @@ class MemoryHost:
         raise ControlError(f"{request.METHOD}: there is no environment process here")
 
     def hand_in(self, request: Request[Any]) -> None:
-        """There is nobody who would miss it."""
+        """Do nothing: no environment process waits for it."""
 
     def data_plane(self) -> HostDataPlane:
         """Raise ControlError."""

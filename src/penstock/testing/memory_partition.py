@@ -56,7 +56,7 @@ class Stored:
 
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch) -> Stored:
-        """An encoded batch."""
+        """The entry of a batch, encoded."""
         return cls(encode(batch), batch.num_rows, None)
 
     @classmethod
@@ -134,7 +134,7 @@ class MemoryPartition:
         return not self.kind.back_pressured or self.in_flight < self.budget
 
     def append(self, stored: Stored, targets: range) -> None:
-        """Put one entry into these subpartitions, by its kind; those nobody reads any more drop it."""
+        """Put one entry into these subpartitions, by its kind; those without a reader drop it."""
         for index in targets:
             subpartition = self.subpartitions[index]
             if stored.event is None:

@@ -42,7 +42,7 @@ class MemoryRegistry:
         self.application = application
         self.lock = threading.RLock()
         self.wakers: list[Callable[[], None]] = []
-        """Of all tasks."""
+        """The wakers of all tasks."""
         self.partitions: dict[PartitionId, MemoryPartition] = {}
         self.registered: dict[str, set[PartitionId]] = {}
         self.jobs: dict[str, JobShuffleContext] = {}

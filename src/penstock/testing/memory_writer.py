@@ -127,7 +127,7 @@ class MemoryWriter:
         taken = 0
         while taken < batch.num_rows:
             if len(self._hidden) + self._partition.in_flight >= self._partition.budget:
-                self._show()  # what nobody reads any more is room at once
+                self._show()  # what will not be read is room at once
                 if not self._partition.has_room():
                     break
             part = batch.slice(taken, self._message_rows)

@@ -65,7 +65,7 @@ class PageAccess:
 
     @property
     def cookie(self) -> str:
-        """The cookie for whoever had the token: scripts don't see it, and other sites' requests come without it."""
+        """The cookie for browsers with the token: scripts don't see it, and other sites' requests come without it."""
         return f"{self.cookie_name}={self._pass}; Path=/; HttpOnly; SameSite=Lax"
 
     def _is_ours(self, host: str) -> bool:

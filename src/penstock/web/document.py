@@ -51,7 +51,7 @@ def entry(record: JobRecord) -> dict[str, Any]:
 
 
 def document(record: JobRecord, *, is_file: bool = False) -> dict[str, Any]:
-    """A job whole."""
+    """All that the page shows of one job."""
     plan = record.plan
     spans = record.timeline.spans()
     lines = lined_up(spans)

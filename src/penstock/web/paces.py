@@ -2,7 +2,7 @@
 """The processes of an application side by side: which of them is slow, as far as their figures can tell.
 
 A process is slow if its tasks of a stage do fewer rows in a second of work than those of the same stage elsewhere:
-rows that wait for others count for nobody. A stage that one process has whole is compared with none. Its disks,
+time in which it waits for others does not count. A stage that one process has whole is compared with none. Its disks,
 workers and users are compared in `uses`.
 """
 

@@ -30,7 +30,7 @@ _REMEDY = "See spark.penstock.observe.pageHost and .pagePort"
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing when the page is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class WebPage:
         loop = self._loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._serve())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the page
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for the page
             if self._opened.is_set():
                 _LOG.exception("the page ended")
             self._failure = error

@@ -11,8 +11,8 @@
 | way back | in which Spark, or the driver, read the rows of the result |
 
 They add up to the whole. `function` is the work of functions and verbs; `shuffle` that of exchanges: writing, reading
-what others wrote, waiting for room and for rows that nobody makes any more. A stage's share is that of the job's time
-which its longest subtask, or all of them on the slots, took at least: forty rows are no busy stage. Pure.
+what others wrote, waiting for room and for rows that no task makes any more. A stage's share is that of the job's
+time which its longest subtask, or all of them on the slots, took at least: forty rows are no busy stage. Pure.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class CheckpointSums:
     bytes: list[float] = field(default_factory=lambda: [float("inf"), 0.0, 0.0])
 
     def add(self, took: float, size: float) -> None:
-        """One that is complete."""
+        """Count a complete checkpoint with its seconds and bytes."""
         self.seen += 1
         for sums, value in ((self.seconds, took), (self.bytes, size)):
             sums[:] = min(sums[0], value), sums[1] + value, max(sums[2], value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report: the page as one file, with the jobs in it, to be sent to somebody and opened anywhere.
+"""A report: the page as one file, with the jobs in it, to be sent on and opened anywhere.
 
-The file asks nobody for anything: scripts and styles are in it, and its policy allows these alone, by their hashes.
-Jobs are JSON in which no `<` stands, so nothing of a user's can end the element that holds it, or be HTML.
+The file loads nothing: scripts and styles are in it, and its policy allows these alone, by their hashes. Jobs are
+JSON in which no `<` stands, so nothing of a user's can end the element that holds it, or be HTML.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def report(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def write_report(path: Path, documents: Sequence[dict[str, Any]]) -> None:
-    """Write a report; whoever reads the path sees the old file or the new one. Raises SettingError."""
+    """Write a report; a reader of the path sees the old file or the new one. Raises SettingError."""
     with _part_of(path) as part:
         part.write_text(report(documents), encoding="utf-8")
         part.replace(path)

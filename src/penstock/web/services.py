@@ -48,7 +48,7 @@ class ServiceProcesses:
         return self._look_now
 
     def close(self) -> None:
-        """Ask no more, and wait for nobody; idempotent."""
+        """Ask no more, without a wait for calls under way; idempotent."""
         self._looking.shutdown(wait=False, cancel_futures=True)
         self._asking.shutdown(wait=False, cancel_futures=True)
 

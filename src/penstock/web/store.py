@@ -2,8 +2,8 @@
 """The records of an application's jobs: all that run, and the last ones that are over.
 
 The JobMaster's thread tells, the page's thread reads. A lock is held while records change, and while a document is
-made of one; whoever tells never waits for it: what is told lies in a line until the lock is free. A document is made
-once for each change, however many read it.
+made of one; the JobMaster's thread never waits for it: what it tells lies in a line until the lock is free. A
+document is made once for each change, however many read it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def titles_of(stages: Sequence[Mapping[str, Any]]) -> dict[int, str]:
 
 
 def short_name(name: str) -> str:
-    """One stage's."""
+    """The short form of a stage's name."""
     whole = [_short_part(part) for part in _parts(name) if not part.startswith(_FILLERS)] or [name]
     parts = [part for part, after in zip(whole, [*whole[1:], ""], strict=True) if not _is_said_again(part, after)]
     if len(parts) > PARTS:

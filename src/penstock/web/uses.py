@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The disks, workers and users of all processes side by side: which of them is slow, or waited for, in words.
 
-The last seconds are compared: processes tell sums, and a look keeps one of five to ten seconds ago. A disk
-is slow that gives or takes bytes at less of a pace than the others do; where there is none to compare it with, it is
-named if somebody waits for it half of the time. A worker is slow that does fewer rows in a second of its work than
-those with other subtasks of its stage, and a user waits whose tasks wait more than the others'. Kinds that no process
-tells of are passed over.
+The last seconds are compared: processes tell sums, and a look keeps one of five to ten seconds ago. A disk is slow
+that gives or takes bytes at less of a pace than the others do; where there is none to compare it with, it is named if
+it is waited for half of the time. A worker is slow that does fewer rows in a second of its work than those with other
+subtasks of its stage, and a user waits whose tasks wait more than the others'. Kinds that no process tells of are
+passed over.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock.shuffle.metrics import PEAK_RESIDENT, RESIDENT
 SLOW = 0.67
 """One is named that has less than this part of the others' pace."""
 WAITED = 0.5
-"""A disk or a user is named that somebody waits for, or that waits, for more of the time."""
+"""A disk that is waited for, or a user that waits, for more of the time is named."""
 _BUSY = 0.3
-"""A worker that works less of its time keeps nobody waiting, however slow it is."""
+"""A worker that works less of its time keeps no other waiting, however slow it is."""
 _LEAST_SECONDS, _LEAST_BYTES = 0.2, 1 << 20
 """Seconds of work, and bytes, below which a pace says nothing."""
 _MARK_SECONDS = 5.0

@@ -37,7 +37,7 @@ def most_in_flight(graph: JobGraph, network: NetworkSettings, *, one_host: bool)
 
 
 def _segments(channels: int, network: NetworkSettings) -> int:
-    """Those of one writer, or of one gate."""
+    """The segments of one writer, or of one gate."""
     return channels * network.exclusive_buffers_per_channel + network.floating_buffers_per_gate
 
 

@@ -68,7 +68,7 @@ class Options:
             raise SettingError(f"{self._owner}: option {name}={text!r} is not valid: {error}") from None
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """A boolean."""
+        """The value of a boolean option."""
         return self.value(name, parse_bool, default)
 
     def as_settings(self) -> Mapping[str, str]:
@@ -100,7 +100,7 @@ class TakesOptions:
         return self
 
     def options(self, **options: Any) -> Self:
-        """Several of them."""
+        """Set several options."""
         for key, value in options.items():
             self._options.set(key, value)
         return self

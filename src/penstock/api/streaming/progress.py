@@ -120,7 +120,7 @@ class ProgressReports:
         ]
 
     def _state_operator(self, vertex: VertexProgress, commit_seconds: float) -> dict[str, Any]:
-        """One of them."""
+        """The entry of one stage in `stateOperators`."""
         late = self._since(vertex, "rows_late") - self._since(vertex, "rows_late_before")
         worked = sum(self._since(vertex, name) for name in vertex.metrics if name.startswith(OPERATOR_GROUP))
         return {

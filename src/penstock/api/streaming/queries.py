@@ -35,7 +35,7 @@ class StreamingQueries:
 
     @property
     def active(self) -> list[StreamingQuery]:
-        """Those that run."""
+        """The queries that run."""
         with self._lock:
             for query in self._queries:
                 if not query.isActive and (self._ended is None or self._ended.exception() is None):
@@ -44,7 +44,7 @@ class StreamingQueries:
             return list(self._queries)
 
     def get(self, id: str) -> StreamingQuery | None:  # noqa: A002 - PySpark's name
-        """The one with this id that runs."""
+        """The query with this id that runs."""
         return next((query for query in self.active if query.id == id), None)
 
     def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
@@ -109,7 +109,7 @@ class StreamingQueries:
         self._listeners.tell(word, said)
 
     def add(self, query: StreamingQuery) -> None:
-        """One that was started."""
+        """Take in a query that was started."""
         with self._lock:
             self._queries.append(query)
             self._started.notify_all()

@@ -118,18 +118,18 @@ class StreamingQuery:
         self._seen = 0
         self._state = JobState.WAITING_FOR_SLOTS
         self._starting = sum(self.tasks)
-        """So many tasks do not run yet, or not again."""
+        """The tasks that do not run yet, or not again."""
         self._restarts = (0, "")
         """The number of times it restarted, and the last reason."""
 
     @property
     def id(self) -> str:
-        """The same for all runs with one checkpointLocation."""
+        """The id that all runs with one checkpointLocation share."""
         return self._started.id
 
     @property
     def runId(self) -> str:
-        """Of this run."""
+        """The id of this run."""
         return self._started.run_id
 
     @property
@@ -313,7 +313,7 @@ class StreamingQuery:
 
     @property
     def _end(self) -> str:
-        """A word for its end."""
+        """The word for its end in messages."""
         return "failed" if self._error is not None else "ended"
 
     def _save(self, path: str, number: int) -> int:

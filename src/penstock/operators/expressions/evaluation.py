@@ -166,7 +166,7 @@ def _evaluated(expression: Expression, batch: pa.RecordBatch, positions: Numbers
 
 
 def _pieced(parts_of: Sequence[tuple[Numbers, pa.Array]], rows: int, kind: pa.DataType) -> pa.Array:
-    """One array out of values for some rows each; null for rows that nobody has."""
+    """One array out of values for some rows each; null for rows that have none."""
     order = np.full(rows, -1, np.int64)
     start = 0
     for positions, values in parts_of:

@@ -113,7 +113,7 @@ class _PatternParser:
         self.seen: set[str] = set()
 
     def whole(self) -> _PatternPart:
-        """All of it."""
+        """Translate the whole pattern."""
         part = self._alternatives()
         if self._place < len(self._pattern):
             raise UnsupportedError("a closing bracket too many")

@@ -17,7 +17,7 @@ from penstock.operators.expressions.tree import Call, ValuesError
 from penstock.operators.expressions.values import Datum, array_of, columns_of_rows, missing_in, number_scalar, numbers
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-"""Of the largest whole number with so many bits."""
+"""The digits of the largest whole number with so many bits."""
 
 
 def null_but(mask: Datum, value: Datum) -> Datum:
@@ -33,7 +33,7 @@ def has_room(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def whole_to_whole(call: Call, value: Datum) -> Datum:
-    """Of fewer bits."""
+    """A whole number of another width; null where it does not fit."""
     try:
         return pc.cast(value, call.type)
     except pa.ArrowInvalid:

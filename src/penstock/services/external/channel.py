@@ -4,7 +4,7 @@
 Rules: neighbouring extents are fetched together, up to `CHUNK_BYTES`; a longer extent is fetched in pieces. Pieces
 may come in any order; rows are given in that of the file. A channel that is lent the file reads a stretch of it when
 it has given the last one (`lending`), and fetches what it can't read. A partition that is being written is asked for
-again and again; one that nobody has begun to write, until the deadline.
+again and again; one that no task has begun to write, until the deadline.
 """
 
 from __future__ import annotations

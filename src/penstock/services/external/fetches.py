@@ -94,7 +94,7 @@ class ServiceFetches:
         return []
 
     def took(self, message: ServiceReply | ServiceChunk) -> list[ReceivedPiece]:
-        """A message has come; what came with it. ProtocolError for one that nobody has asked for."""
+        """A message has come; the pieces that came with it. ProtocolError for one that was not asked for."""
         wanted = self._due.pop(message.call, None)
         if wanted is None:
             raise ProtocolError(f"an answer to call {message.call} came, which nobody has made")

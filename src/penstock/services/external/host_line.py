@@ -3,8 +3,8 @@
 
 Rules: it waits in steps of a twentieth of a second, and looks in between whether its task is to stop. A service that
 is not there, as while it is restarted, is waited for; one that goes while a partition is written, or gives no answer
-for a minute, takes it along. It says its key to root, to a process of its own user, or to one of a user that
-a setting names: whoever else listens at the path hears nothing.
+for a minute, takes it along. It says its key to root, to a process of its own user, or to one of a user that a
+setting names. Any other process that listens at the path does not get it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results that the services of several hosts keep under one name, for later applications of the same user.
 
-Rules: a result has a key of its own, drawn when it is kept. Each service that has a part of it takes that part over
-for whoever has the key, and knows the name, so does the service of the driver's host: there a driver finds it, since
+Rules: a result has a key of its own, drawn when it is kept. Each service that has a part of it keeps that part for
+those who have the key, and knows the name. So does the service of the driver's host: there a driver finds it, since
 the kernel says which user it runs as. The key travels in the words by which readers find a partition, as the
 application's secret does, within Spark's closures.
 
 All services prepare before the first one switches, and all have switched before the first one lets go of what had the
-name before. So whoever is killed, at whatever step, there is a whole result under the name at each host: the former
-one or the new one. A step that fails is undone everywhere; where a service that may have switched can't be told so,
-nothing is given back, and both are whole.
+name before. So a driver or service may be killed at any step: there is a whole result under the name at each host,
+the former one or the new one. A step that fails is undone everywhere; where a service that may have switched can't be
+told so, nothing is given back, and both are whole.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Replacement:
                 for request in self._pieces(identities):
                     self._ask(address, [request])
             for address in parts:
-                switched.append(address)  # before it is told: whether it has heard nobody knows where it is lost
+                switched.append(address)  # first: a service that is lost while it is told may have switched
                 self._ask(address, [SwitchKept(name, key)])
         except (PenstockError, OSError) as error:
             self._undo(switched, parts)

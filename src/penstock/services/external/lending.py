@@ -129,7 +129,7 @@ class LentFile:
         return data
 
     def counted(self, size: int, batches: Iterator[Received]) -> Iterator[Received]:
-        """These batches, of so many bytes that were read."""
+        """Pass these batches on, and count the bytes that were read for them."""
         self._lender.unread += size
         return self._given(size, batches)
 

@@ -96,14 +96,14 @@ class ExternalMaster:
         self._settings: Settings = context.settings
         self._protection = services_protection(context.settings.tls)
         self._addresses: dict[str, set[str]] = {}
-        """By job: the services that have, or had, something of it."""
+        """The services that have, or had, something of a job."""
         self._held = PartitionsOfJobs(self._forget)
         self._known: set[str] = set()
         """All services that were used."""
         self._waiting: dict[str, list[PartitionId]] = {}
-        """By service: what is to be released with the next call."""
+        """The partitions that the next call to a service releases."""
         self._untold: dict[str, Untold] = {}
-        """By service: what it could not be told."""
+        """What a service could not be told yet."""
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

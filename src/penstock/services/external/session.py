@@ -126,7 +126,7 @@ class ServiceSession:
         return self._greeting
 
     def received(self, count: int) -> list[ServiceReply | ServiceChunk]:
-        """So many bytes have come to `room()`; the messages for whoever asked. AuthenticationError, ProtocolError."""
+        """So many bytes have come to `room()`; the messages they complete. AuthenticationError, ProtocolError."""
         if not self.is_ready:
             self._handshake.feed(bytes(self._greeting[:count]))
             return []

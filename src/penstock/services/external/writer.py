@@ -83,7 +83,7 @@ class ExternalFiles(RowStore):
         """Complete the files, and hand them to the service."""
         assert self._files is not None  # noqa: S101 - what has not begun is not finished
         ends = self._files.finish()
-        self._give_back()  # the service has to copy what anybody can still write to
+        self._give_back()  # the service has to copy files that are still open for writing
         for at in range(0, max(1, len(ends)), PIECE_ENDS):
             has_more = at + PIECE_ENDS < len(ends)
             self._asking().ask(CommitPartition(self._begun.number, ends[at : at + PIECE_ENDS], has_more))

@@ -38,7 +38,7 @@ class ExtentChannel:
         return None
 
     def lose(self, cause: str) -> PartitionLostError:
-        """Its service is gone: the error for whoever reads."""
+        """Its service is gone; the error that the reader gets."""
         error = self._error(PartitionLostError, f"is lost: {cause}")
         assert isinstance(error, PartitionLostError)  # noqa: S101 - what it was made from
         return error

@@ -114,7 +114,7 @@ class FetchingGate(StoredGate):
         for wire in [line.wire for line in self._lines.values() if line.wire is not None and line.fetches]:
             number = wire.fileno()
             self._watched.append(number)
-            # Once: bytes that nobody asks this gate for must not end the task's wait again and again.
+            # Once: while the task does not ask this gate, its bytes must not end the task's wait again and again.
             self._host.watch(number, functools.partial(self._host.unwatch, number), writes=wire.wants_write)
 
     def _unwatch(self) -> None:

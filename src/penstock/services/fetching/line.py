@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to one service, for as long as somebody wants something of it: made again where it breaks.
+"""The connection of a gate to one service: made when the gate wants something of it, and again when it breaks.
 
-Rules: a service that gives nothing for `patience` seconds while something is wanted is lost. Only time counts in
-which somebody looks: a task may take as long as it likes with what it has. A frame that has come damaged is asked for
+Rules: a service that gives nothing for `patience` seconds while something is wanted is lost. Only time in which the
+task calls `move` counts: it may take as long as it likes with what it has. A frame that has come damaged is asked for
 again on another connection, at once, or after a pause where this one has given nothing. A login that fails and bytes
 that are no protocol are raised at once, as trying again would not help.
 """

@@ -19,7 +19,7 @@ class FetchedPiece(Protocol):
 
     @property
     def data(self) -> Any:
-        """A buffer, or None."""
+        """The bytes that came in a buffer; None where none did."""
 
 
 class FetchedChannel(Protocol):
@@ -27,7 +27,7 @@ class FetchedChannel(Protocol):
 
     @property
     def wanted(self) -> ChannelDescriptor:
-        """Its description."""
+        """The description of the channel."""
 
     @property
     def is_over(self) -> bool:
@@ -47,7 +47,7 @@ class FetchedChannel(Protocol):
         """The next batch or event that is there."""
 
     def lose(self, cause: str) -> PartitionLostError:
-        """Its service is gone: the error for whoever reads."""
+        """Its service is gone; the error that the reader gets."""
 
 
 class WireSession(Protocol):
@@ -63,7 +63,7 @@ class WireSession(Protocol):
         """The memory that the next bytes go to; never empty."""
 
     def received(self, count: int) -> list[Any]:
-        """So many bytes have come to `room()`; the messages for whoever asked."""
+        """So many bytes have come to `room()`; the messages that they complete."""
 
 
 class FetchQueue(Protocol):

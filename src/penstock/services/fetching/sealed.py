@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A session within TLS 1.3: another session's bytes, encrypted. Pure, as that one.
 
-The inner session's handshake is bound to the certificate that this end has seen, so it proves the secret to nobody
-else. Limit: a stream that ends without TLS's own word ends as any other; the inner session knows where it may end.
+The inner session's handshake is bound to the certificate that this end has seen, so its proof of the secret is worth
+nothing to another server. Limit: a stream that ends without TLS's own word ends as any other; the inner session knows
+where it may end.
 """
 
 from __future__ import annotations

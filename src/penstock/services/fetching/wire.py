@@ -32,7 +32,7 @@ class Wire:
         self._stream = session
         self._unsent = memoryview(b"")
         self.is_connecting = True
-        """It is not known yet whether anybody is there."""
+        """True until the connection is made."""
         host, port = address
         try:
             family, kind, number, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

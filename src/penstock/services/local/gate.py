@@ -163,7 +163,7 @@ class SegmentInputGate:
         elif isinstance(item, dict):
             self._files.append(self._read(channel, item))
         else:
-            self._end.ship()  # whoever reads may be long in coming to its close
+            self._end.ship()  # the reader may be long in closing this gate
             raise item
 
     def _checked(self, channel: int, event: Event) -> Event:
@@ -194,7 +194,7 @@ class SegmentInputGate:
             raise self._answer(stored.origin.partition, error) from error
 
     def _read_stored(self, channel: int, stored: StoredRows) -> Iterator[Received]:
-        """Stored rows. A batch in one piece is not copied, but small ones are joined: each costs whoever gets it."""
+        """Stored rows. A batch in one piece is not copied, but small ones are joined: each costs the reader."""
         pieces = stored.find()
         with ExtentReader(stored.folder, stored.origin) as reader:
             if not stored.count:

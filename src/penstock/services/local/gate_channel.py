@@ -30,7 +30,7 @@ class GateChannel:
     def begin_anew(self, *, is_midway: bool) -> None:
         """Another attempt of the producer follows, or this reader has come in the middle: half a message is dropped.
 
-        If it `is_midway` the sums of the next end are taken over, as nobody here has counted what was before.
+        If it `is_midway` the sums of the next end are taken over, as this reader has not counted what was before.
         """
         self.received = 0
         """Messages that have come."""

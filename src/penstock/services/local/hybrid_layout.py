@@ -80,8 +80,8 @@ class HybridSegments:
     def _append(self, target: int, message: Message) -> None:
         """If the segments for a message are at hand, put it into memory; else into the file, if there is one by now.
 
-        A writer that stores goes on until it has told of what it has stored. One that begins to store lets go of its
-        open segments, as nobody can store or forget those.
+        A writer that stores goes on until it has told of what it has stored. One that begins to store finishes its
+        open segments, as the environment can neither store nor free those.
         """
         stored = self._stored
         if not stored.is_under_way:

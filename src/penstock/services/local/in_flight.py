@@ -6,9 +6,9 @@ what it can write in a second is what they read; with segments filled only so fa
 of that, a barrier behind them waits for about that time. Fast readers get full segments. Each writer has a limit of
 its own, so each exchange follows its own readers.
 
-Its first segments are small: written full before anybody has read they would be in flight until a slow reader is
-through with them. The rate is a mean over time, each window by its length. Segments come back in bursts, after an
-unaligned snapshot all at once: a short window with a burst in it must not count as much as the long one without.
+Its first segments are small: full ones, written before any is read, would be in flight until a slow reader is through
+with them. The rate is a mean over time, each window by its length. Segments come back in bursts, after an unaligned
+snapshot all at once: a short window with a burst in it must not count as much as the long one without.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST_BYTES = 4 << 10
 """Below this a segment costs more than its rows."""
 WINDOW_SECONDS = 0.25
 _FIRST_PART = 32
-"""Of a segment that nobody knows a rate for."""
+"""The first segments are filled to this part of their size, as no rate is known yet."""
 
 
 class SegmentFill:

@@ -22,7 +22,7 @@ class OvertakenSlices:
 
     @property
     def is_wanted(self) -> bool:
-        """True if somebody will ask for what comes."""
+        """True if the newest barrier's snapshot still needs the slices."""
         return self._payload is not None
 
     def begin(self, payload: bytes) -> None:
@@ -52,7 +52,7 @@ class OvertakenSlices:
         return slices
 
     def drop(self) -> None:
-        """Nobody wants it."""
+        """Drop the copies, and copy no more before the next barrier."""
         self._payload = None
         self._slices = []
         self._open.clear()

@@ -197,7 +197,7 @@ class SegmentWriter:
         self._written.error = error
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Copy a slice that a barrier has overtaken, where somebody wants it: it is leased."""
+        """Copy a slice that a barrier has overtaken, if a snapshot needs it, and recycle it: it is leased."""
         if self._overtaken.is_wanted:
             self._overtaken.add(channel, bytes(self._plane.memory.view(segment, offset, length)))
         self._plane.send(segments_frame(LinkFrameType.RECYCLE, self._end.port, [segment]))
@@ -228,7 +228,7 @@ class SegmentWriter:
             raise ProtocolError(f"{self._end.partition}: an event in the middle of a row that is not given out yet")
 
     def _run_short(self) -> None:
-        """There is no room."""
+        """Send what was noted, as there is no room."""
         self._layout.show()
         self._ship()
 

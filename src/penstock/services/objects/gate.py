@@ -36,7 +36,7 @@ from penstock.shuffle import (
 
 _RUN_BYTES = 4 << 20
 _RUNS = 4
-"""So many reads are under way, or wait for the task."""
+"""The most reads that are under way, or wait for the task."""
 _AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.25)
 _TRIES = 2
 _MISSES = 4

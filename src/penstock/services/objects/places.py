@@ -54,7 +54,7 @@ class PartitionIndex:
     sums: tuple[EndOfPartition, ...]
 
     def packed(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the index."""
         body = b"".join(_BLOCK.pack(*block) for block in self.blocks)
         body += b"".join(_SUM.pack(each.rows, each.bytes, each.checksum) for each in self.sums)
         return _HEAD.pack(_VERSION, len(self.blocks), len(self.sums), xxhash.xxh3_64_intdigest(body)) + body
@@ -139,7 +139,7 @@ class ObjectFolder:
         self.remove(place, names - {NAMED, FAILED, RELEASED})
 
     def remove(self, place: str, names: set[str]) -> None:
-        """Remove these objects; the index first, so that nobody begins to read."""
+        """Remove these objects; the index first, so that no reader begins."""
         for name in sorted(names, key=lambda each: each != INDEX):
             try:
                 self.filesystem.delete_file(f"{place}/{name}")

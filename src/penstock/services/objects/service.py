@@ -65,7 +65,7 @@ class ObjectMaster:
         self._held = PartitionsOfJobs(lambda job: self._remove(self._folder.job(job)))
 
     async def start(self) -> None:
-        """There is nobody to speak with."""
+        """Nothing to do: there is no service to connect to."""
 
     async def close(self) -> None:
         """Remove all objects of the application."""

@@ -10,8 +10,8 @@ Rules:
   of its producers.
 - A connection that breaks, and a stream with a damaged block, are begun again; channels drop what they have already.
   A second damage at the same worker is one of its disk.
-- A worker that may send, and from which nothing comes for `retryTimeout`, is gone. So is one that nobody reaches for
-  so long after the last bytes that it did not have.
+- A worker that may send, and from which nothing comes for `retryTimeout`, is gone. So is one that can't be reached
+  for so long after the last new bytes.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Source:
     pages: deque[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=deque)
     """The writers and files that are yet to be asked for, each within what a worker answers at once."""
     sums: dict[int, list[EndOfPartition]] = field(default_factory=dict)
-    """Of what has come, by channel."""
+    """The sums of what has come, by channel."""
     damages: int = 0
     come: int = 0
     """The most bytes of the first page that have come over one connection."""
@@ -120,7 +120,7 @@ class _Source:
 
 
 class Fetcher:
-    """One gate's."""
+    """Fetches the blocks of one gate's channels."""
 
     def __init__(self, line: ManagerLine, fetched: deque[Fetched], wake: Callable[[], None]) -> None:
         self._line = line
@@ -131,7 +131,7 @@ class Fetcher:
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: dict[int, set[_Source]] = {}
-        """By channel: the sources that it waits for."""
+        """The sources that a channel waits for."""
         self._ends: dict[int, list[EndOfPartition]] = {}
         self._where: dict[int, list[str]] = defaultdict(list)
         self._began: dict[int, float] = {}
@@ -345,13 +345,13 @@ class FetchStream:
         self._since = 0.0
         self._unsaid = 0
         self._number = 0
-        """That of the page, as a stream."""
+        """The number of the page, as a stream."""
         self._give = give
         self._left = 0
         self._taken = 0
         """The bytes that the task has taken and that are not credit again."""
         self._step = 0
-        """So many are given back together."""
+        """The bytes that are given back together."""
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._news = asyncio.Event()
@@ -407,7 +407,7 @@ class FetchStream:
                 self._refuse_silence()
 
     def _came(self, body: memoryview) -> None:
-        """A run of blocks has come: it is theirs in full, or nobody gets any of it."""
+        """A run of blocks has come: all of them go to their channels, or none where one is damaged."""
         data = body[PAIR.size :]
         self._since = self._loop.time()
         self._owed -= len(data)
@@ -437,7 +437,7 @@ class FetchStream:
     def _fail(self, error: PenstockError) -> None:
         if not self._done.done():
             self._done.set_exception(error)
-            self._done.exception()  # looked at, though nobody may wait for it
+            self._done.exception()  # looked at, as `_wait` may never await it
             self._news.set()
 
     def _credit(self, size: int) -> None:

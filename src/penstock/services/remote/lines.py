@@ -63,7 +63,7 @@ class ManagerLine:
         self._lock = asyncio.Lock()
 
     async def ask(self, request: Request[A], patience: float | None = None) -> A:
-        """The answer, or the error that it is; ControlError where nobody answers for so long.
+        """The manager's answer, or the error that it is; ControlError after `patience` seconds (or `retryTimeout`).
 
         A manager whose disk takes nothing is asked again as well; then it is its StorageError.
         """

@@ -39,7 +39,7 @@ class PushedBlock:
 
 
 class PushQueue:
-    """One worker's."""
+    """The blocks on their way to one worker."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -64,7 +64,7 @@ class PushQueue:
         return bool(self._announced or self._under_way)
 
     def add(self, blocks: list[PushedBlock]) -> None:
-        """These are to go after all others."""
+        """Put these blocks behind all others."""
         for block in blocks:
             if block.file in self._full or block.file in self._again:
                 self._again.setdefault(block.file, []).append(block)

@@ -50,7 +50,7 @@ class WorkerPush:
         self.name = name
         self.queue = PushQueue(window)
         self.sums: dict[int, Sums] = defaultdict(Sums)
-        """Of what is stored there, by file."""
+        """The sums of what is stored there, by file."""
         self.ends: dict[int, int] = {}
         self.failed: Callable[[PenstockError], None] = lambda _: None
         self.stored: Callable[[WorkerPush, PushedBlock], None] = lambda _, __: None
@@ -139,7 +139,7 @@ class WorkerPush:
 
 
 class Pusher:
-    """One partition's."""
+    """Pushes the blocks of one partition to workers."""
 
     def __init__(self, line: ManagerLine, begun: ask.StartPartition, wake: Callable[[], None]) -> None:
         self._line = line
@@ -163,7 +163,7 @@ class Pusher:
         self._staying = asyncio.ensure_future(self._stay_known())
 
     def add(self, blocks: list[PushedBlock]) -> None:
-        """Push these."""
+        """Push these blocks after those before."""
         if self.error is None and not self._is_over:
             try:
                 self._give(blocks)

@@ -156,7 +156,7 @@ class RemoteMaster:
         return ShuffleDescriptor(identity, NAME, partition.kind, location=str(extent))
 
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
-        """Nobody needs it any more."""
+        """Have the manager release it."""
         from penstock.remote.messages import DropPartitions
 
         await self._call(self._let_go(DropPartitions((descriptor.partition,))))
@@ -210,7 +210,7 @@ class RemoteMaster:
         return True
 
     async def _tell_again(self) -> None:
-        """Tell of releases that were not heard, as long as somebody hears them. In the loop thread."""
+        """Tell the manager of releases that it has not heard, until it fails to answer. In the loop thread."""
         untold, self._untold = deque(self._untold), []
         while untold and await self._let_go(untold.popleft()):
             continue

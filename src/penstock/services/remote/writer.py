@@ -58,7 +58,7 @@ class PushedRows(RowStore):
         return self._sink.nbytes
 
     def register(self) -> None:
-        """Tell the manager, which says where the rows go; StorageError, ControlError where nobody takes them."""
+        """Ask the manager where the rows go; StorageError where no worker takes them, ControlError."""
         self._pusher = self._client.call(self._client.pusher(self._begun, self._host.waker()), self._host)
 
     def open(self) -> ArrivalWriter | RegionWriter:

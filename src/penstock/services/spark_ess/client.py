@@ -92,7 +92,7 @@ def call(access: Access, address: Address, bodies: Sequence[bytes], check: Calla
 def _ask(
     wire: Wire, session: Session, bodies: list[bytes], seconds: float, check: Callable[[], object]
 ) -> list[bytes]:
-    """The answers to requests, on a wire that nobody else uses.
+    """The answers to requests, on a wire that has no other requests.
 
     `check` is called while this waits, and may raise. ServiceRefusedError where one is answered with an error,
     TimeoutError and ConnectionError where there is no answer.
@@ -122,8 +122,8 @@ def registered(
 ) -> tuple[str, ...]:
     """The folders that the service knows for an executor: these, if it knew none.
 
-    It knows one list for each executor. So whoever comes later takes over what the first one said; after two at the
-    same time the one is right whose list is there in the end, which a writer looks at again.
+    It knows one list for each executor. So a later writer takes over the list of the first one. Of two at the same
+    time one list remains; a writer asks for it again after its own.
     """
     try:
         found = _folders(call(access, address, [ask_folders(access.application, executor)], check), executor)

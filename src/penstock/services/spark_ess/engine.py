@@ -8,8 +8,8 @@ Each side sends a public key of X25519, of this connection alone, encrypted with
 
 Rules: the service's key is good only if it was encrypted for what this side has said, so only who knows the secret
 can answer, and an old answer is worth nothing. The keys of the connection are made of both public keys and of all
-that was said; who learns the secret later reads nothing of it. Nobody agrees on cipher or version: both sides are
-told. Version 1 takes what X25519 gives as the key, as the service does; version 2 derives it.
+that was said; who learns the secret later reads nothing of it. Cipher and version are not negotiated: each side has
+them from its settings. Version 1 takes what X25519 gives as the key, as the service does; version 2 derives it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class FetchSession(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """A block of an executor that somebody wants; `size` are its bytes as far as they are known.
+    """A block of an executor that a channel wants; `size` are its bytes as far as they are known.
 
     `is_doubtful` if it may well not be there.
     """

@@ -142,7 +142,7 @@ def _locked(home: Path) -> tuple[Path, int]:
     made.mkdir(mode=0o700)
     lock = os.open(made / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    made.rename(folder)  # nobody sees it before it is locked
+    made.rename(folder)  # `sweep` finds it only once it is locked
     return folder, lock
 
 

@@ -48,7 +48,7 @@ class Place:
 
     @classmethod
     def new(cls, environment: str) -> Place:
-        """A place for an attempt beside this environment; nobody else has the number, or the two after it."""
+        """A place for an attempt beside this environment; its number and the two after it are its own."""
         return cls(f"penstock-{environment}", secrets.randbits(60) << 2)
 
     @classmethod
@@ -100,7 +100,7 @@ def path_of(folders: Sequence[str], name: str) -> Path:
 
 
 def folder_of(folders: Sequence[str], name: str) -> str:
-    """The one of the registered folders that a file is in."""
+    """The registered folder that a file is in."""
     return folders[_hash(name) % len(folders)]
 
 
@@ -118,7 +118,7 @@ def folders_for(application: str, directories: str) -> tuple[str, ...]:
 
 
 def make_folders(folders: Sequence[str]) -> None:
-    """Make them where they are not there; StorageError where one can't be, or is somebody else's."""
+    """Make those that are missing; StorageError where one can't be made, or belongs to another user."""
     for folder in map(Path, folders):
         try:
             for each in (folder.parent, folder):

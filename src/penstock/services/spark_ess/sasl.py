@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The login with `spark.authenticate`: SASL DIGEST-MD5 as Spark uses it, both sides proving the secret. Pure.
 
-Rules: quality of protection is `auth`: who is there is proved once, and what follows is plain text. The service's
-own proof is checked too, so nobody without the secret passes for it. Limit: MD5 is what Spark's protocol asks for;
-a secret that is long and random bears that. A service that demands SASL encryption is refused: its ciphers are 3DES
-and RC4.
+Rules: quality of protection is `auth`: who is there is proved once, and what follows is plain text. The service's own
+proof is checked too, so no process without the secret passes for it. Limit: MD5 is what Spark's protocol asks for; a
+secret that is long and random bears that. A service that demands SASL encryption is refused: its ciphers are 3DES and
+RC4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ciphers of Spark's encrypted transport, after the engine's login: bytes to bytes. Pure.
 
-| cipher | on the wire | someone who can change packets |
+| cipher | on the wire | an attacker who can change packets |
 |---|---|---|
 | `AES/CTR/NoPadding` | one key stream for each direction, from the first byte on | changes bits unseen by it |
 | `AES/GCM/NoPadding` | messages: length i64 (counted too), header, segments with a tag each | ends the connection |

@@ -136,4 +136,4 @@ class SparkEssMaster:
 
 
 def _nothing() -> None:
-    """Nobody tells the driver to stop waiting."""
+    """Do nothing: the driver's requests are not cancelled."""

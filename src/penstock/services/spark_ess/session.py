@@ -122,7 +122,7 @@ class Session:
         return self._reader.room() if self._seal is None else self._seal.room()
 
     def received(self, count: int) -> list[Message]:
-        """So many bytes have come to `room()`; the messages for whoever asked."""
+        """So many bytes have come to `room()`; the messages that they complete."""
         if self._seal is None:
             return self._taken(self._reader.received(count))
         found: list[Message] = []
@@ -136,7 +136,7 @@ class Session:
         return found
 
     def _taken(self, messages: list[Message]) -> list[Message]:
-        """Those of the messages that are for others."""
+        """The messages that are not about the session itself."""
         seal, found = self._seal, []
         for message in messages:
             if self._seal is not seal:

@@ -2,7 +2,8 @@
 """Times and the numbers that are due then: added in any order, taken in the order of the times.
 
 Each batch of them is a sorted run, and runs of similar size are put together, so adding and taking cost the logarithm
-of how many there are, without a step for each. Nothing is removed here: whoever takes looks if it still counts.
+of how many there are, without a step for each. Nothing is removed here: the caller looks whether what it takes still
+counts.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class ProcessorStep(PlainStep):
             self._made_calls.initial(self._keys_of(batch), batch, self._times)
 
     def _fire_expired(self) -> Iterable[pa.RecordBatch]:
-        """The rows of all timers of the clock that have expired, where nobody asks again."""
+        """The rows of all timers of the clock that have expired, all at once, as no later call takes the rest."""
         self._look_at_clock()
         timers, now = self._moment.store.timers, self._moment.now
         while timers.next is not None and timers.next <= now:

@@ -73,7 +73,7 @@ class KeyedStore:
         """The number of keys and of their values, rows and entries when all was built anew last."""
         self._chains = Chains()
         self._timers = Timers()
-        """One object for ever: whoever fires timers holds it while all is built anew."""
+        """One object for ever: the step that fires timers holds it while all is built anew."""
         self._timers.changes = self._chains
         self._begin()
 

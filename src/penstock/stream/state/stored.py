@@ -41,7 +41,7 @@ TIMERS: Final = "(timers)"
 VERSION: Final = 3
 ABOUT = "about"
 _KEYS: Final = 1 << 20
-"""So many keys are in one piece, at most."""
+"""The most keys in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class StoredVariable:
     keys: pa.Schema | None
     has_expiry: bool
     replaces: bool = False
-    """True if whoever stored it had dropped another one of its name ahead of it."""
+    """True if its processor had dropped another one of its name ahead of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state variables of a processor: one value, a list or a map for each key, all keys of a task in one place.
 
-A variable may have a time to live. Its expired parts are not there for whoever reads, and leave memory when all is
-built anew (`store`).
+A variable may have a time to live. Its expired parts are not there for readers, and leave memory when all is built
+anew (`store`).
 """
 
 from __future__ import annotations

@@ -368,7 +368,7 @@ function pace() {
   return performance.now() - state.touched > LEFT_ALONE.after ? Math.max(LEFT_ALONE.every, state.every) : state.every;
 }
 
-// Somebody uses the page: for a minute it looks as often as at first.
+// The page is used: for a minute it looks as often as at first.
 function touched() {
   const before = pace();
   if (performance.now() - state.touched < 1000 && state.timer) return;
