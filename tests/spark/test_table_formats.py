@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import penstock
 from effort import with_all
-from penstock.errors import JobError, SchemaError, SettingError
+from penstock.errors import JobError, PlanError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
 from underway import listed
 
@@ -108,6 +109,88 @@ def test_delta_refusals(spark: Any, delta: Any, tmp_path: Path) -> None:
     assert under(tmp_path) == before
 
 
+def test_files_stay_that_a_version_of_a_delta_table_names(
+    spark: Any, delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the commit, also where a later version has other files; what no version names goes.
+
+    So do the files of a commit that the library makes no more, and an entry of the log that is gone says nothing.
+    """
+    place, real = tmp_path / "t", delta.DeltaTable.create_write_transaction
+    delta.write_deltalake(place, pa.table({"v": [1]}))
+    stream, log = stream_of(spark, pa.table({"v": [2]})), place / "_delta_log"
+
+    def written(commit: Any, error: type[BaseException]) -> bool:
+        """Whether files of a write stay that ends with this error."""
+        before = under(place)
+        with monkeypatch.context() as patch:
+            patch.setattr(delta.DeltaTable, "create_write_transaction", commit)
+            with pytest.raises(error) as raised:
+                stream.writeDelta(place, "append")
+        left = [path for path in under(place) - before if path.suffix == ".parquet"]
+        assert bool(left) == any("stay" in note for note in getattr(raised.value, "__notes__", ()))
+        return bool(left)
+
+    def made(table: Any, *given: Any, **named: Any) -> None:
+        real(table, *given, **named)
+        raise KeyboardInterrupt
+
+    def replaced(table: Any, *given: Any, **named: Any) -> None:
+        real(table, *given, **named)
+        delta.write_deltalake(place, pa.table({"v": [3]}), mode="overwrite")
+        raise KeyboardInterrupt
+
+    def cleaned(table: Any, *given: Any, **named: Any) -> None:
+        real(table, *given, **named)
+        delta.write_deltalake(place, pa.table({"v": [3]}), mode="append")
+        (log / f"{delta.DeltaTable(place).version() - 1:020d}.json").rename(tmp_path / "entry")
+        raise KeyboardInterrupt
+
+    def refused(*given: Any, **named: Any) -> None:
+        raise delta.exceptions.CommitFailedError("another one was first")
+
+    assert written(made, KeyboardInterrupt)
+    assert sorted_rows(delta.DeltaTable(place).to_pyarrow_table()) == [{"v": 1}, {"v": 2}]
+    assert written(replaced, KeyboardInterrupt)
+    second = delta.DeltaTable(place).version() - 1
+    assert len(delta.DeltaTable(place, version=second).to_pyarrow_table()) == 3
+    assert not written(refused, delta.exceptions.CommitFailedError)
+    assert written(cleaned, KeyboardInterrupt)
+
+
+def holds_a_lock(lock: Any) -> Any:
+    """A function that can't be sent to a task."""
+
+    def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with lock:
+            yield from batches
+
+    return function
+
+
+def test_tables_are_not_written_that_hold_values_to_rules(spark: Any, delta: Any, tmp_path: Path) -> None:
+    """Constraints; columns without a sign or of nanoseconds, at any depth."""
+    delta.write_deltalake(tmp_path / "t", pa.table({"v": [1]}))
+    delta.DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "v > 0"})
+    with pytest.raises(SettingError, match=r"has rules for its values \(delta.constraints.positive\)"):
+        stream_of(spark, pa.table({"v": [-2]})).writeDelta(tmp_path / "t", "append")
+    for kind in (pa.uint8(), pa.list_(pa.timestamp("ns"))):
+        stream = penstock.fromDataFrame(spark.range(1)).mapInArrow(iter, pa.schema([("v", kind)]))
+        with pytest.raises(SettingError, match=r"column 'v' is .*, which Delta Lake does not have: cast it"):
+            stream.writeDelta(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_plan_that_is_refused_says_why(spark: Any, delta: Any, catalog: Any, tmp_path: Path) -> None:
+    """And not that the folder is missing whose files there are none of."""
+    rows = pa.table({"v": [1]})
+    stream = stream_of(spark, rows).mapInArrow(holds_a_lock(threading.Lock()), rows.schema)
+    with pytest.raises(PlanError, match="lock"):
+        stream.writeDelta(tmp_path / "t")
+    with pytest.raises(PlanError, match="lock"):
+        stream.writeIceberg(catalog.create_table("db.t", rows.schema))
+
+
 # --- Iceberg
 
 
@@ -187,6 +270,37 @@ def test_a_failed_job_leaves_no_iceberg_files(spark: Any, catalog: Any, tmp_path
         stream.mapInArrow(fails, stream.schema).writeIceberg(table)
     assert under(tmp_path) == before
     assert table.refresh().current_snapshot() is None
+
+
+def test_files_stay_that_a_snapshot_of_iceberg_may_name(
+    spark: Any, catalog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the commit was made and its answer got lost, or it may come; after a refused one they go."""
+    from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+    table = catalog.create_table("db.t", pa.schema([("v", pa.int64())]), properties={"commit.retry.num-retries": "0"})
+    stream, real = stream_of(spark, pa.table({"v": [1]})), type(catalog).commit_table
+
+    def written(error: type[Exception], *, is_made: bool) -> bool:
+        """Whether files of a write stay whose commit ends with this error."""
+
+        def commit_table(self: Any, *given: Any) -> None:
+            if is_made:
+                real(self, *given)
+            raise error("it is not known what became of it")
+
+        before = under(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(catalog), "commit_table", commit_table)
+            with pytest.raises(error):
+                stream.writeIceberg(table)
+        return any(path.suffix == ".parquet" for path in under(tmp_path) - before)
+
+    assert written(CommitStateUnknownException, is_made=True)
+    assert len(catalog.load_table("db.t").scan().to_arrow()) == 1
+    assert written(CommitStateUnknownException, is_made=False)
+    assert written(ConnectionError, is_made=False)
+    assert not written(CommitFailedException, is_made=False)
 
 
 def test_iceberg_refusals(spark: Any, catalog: Any) -> None:

@@ -6,7 +6,8 @@ one that was added later, have one that was dropped, another order or a narrower
 table maps its columns by name. The values of partition columns are the log's.
 
 Writing puts new files into a folder of its own in the table's, which no reader knows, and the library names them in
-one commit: all of them are in the table then, or none. A job that fails removes its folder.
+one commit: all of them are in the table then, or none. A job that fails removes its folder, unless a version may name
+files of it: a commit can be made and still raise, and on a store it can come after its error.
 
 Limits: tables with deletion vectors, and with columns mapped by numbers, are refused; nothing is written to a table
 with mapped columns. A driver that is killed leaves its folder behind until the table is vacuumed. Keys and regions of
@@ -19,6 +20,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import unquote
@@ -38,6 +40,7 @@ from penstock.operators.file_write import WriteFiles
 from penstock.operators.partitioned_write import NOTHING, WritePartitioned
 from penstock.operators.projection import Projection
 from penstock.stream.delta_log import column_mapping, refusal, stream_schema
+from penstock.stream.delta_sink import narrowed_column, rules
 
 DeltaMode = Literal["error", "append", "overwrite"]
 MODES: tuple[DeltaMode, ...] = get_args(DeltaMode)
@@ -91,6 +94,11 @@ def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_b
     library = _library("writeDelta")
     held = file_schema(stream.schema, partition_by, "writeDelta")
     refuse_own_types(stream.schema, "writeDelta", "Delta Lake's library")
+    if narrowed := narrowed_column(stream.schema):
+        raise SettingError(
+            f"writeDelta: column {narrowed.name!r} is {narrowed.type}, which Delta Lake does not have: cast it to a"
+            " signed or wider type"
+        )
     try:
         schema = library.Schema.from_arrow(stream.schema)
     except Exception as error:
@@ -109,20 +117,43 @@ def write_delta(stream: WritableStream, path: str | Path, mode: str, partition_b
     own = f"penstock-{secrets.token_hex(6)}"
     write = WriteFiles(filesystem, f"{root}/{own}", FileForm("parquet", held, "zstd"))
     operator = WritePartitioned(write, tuple(partition_by)) if partition_by else write
+    before, is_sent = -1 if table is None else table.version(), False
     try:
         files = write_files(stream, operator, lambda: filesystem.create_dir(f"{root}/{own}", recursive=True))
         actions = [_added(library, own, file, partition_by) for file in files]
+        is_sent = True
         if table is None:
             library.transaction.create_table_with_add_actions(
                 target, schema, actions, mode="error", partition_by=list(partition_by)
             )
         else:
             table.create_write_transaction(actions, mode, schema, partition_by=list(partition_by))
-    except BaseException:
-        filesystem.delete_dir(f"{root}/{own}")
+    except BaseException as error:
+        if is_sent and not _is_unnamed(filesystem, root, own, before, error):
+            error.add_note(f"writeDelta: the files in {root}/{own} stay: a version of the table may name them")
+        else:
+            with suppress(OSError):
+                filesystem.delete_dir(f"{root}/{own}")
         raise
     size, rows = sum(file.bytes for file in files), sum(file.rows for file in files)
     return FilesWritten(str(path), len(files), rows, size, time.monotonic() - began)
+
+
+def _is_unnamed(filesystem: pafs.FileSystem, root: str, own: str, before: int, error: BaseException) -> bool:
+    """Tell whether no version after this one names files of a folder, and none will."""
+    if not isinstance(filesystem, pafs.LocalFileSystem) and type(error).__name__ != "CommitFailedError":
+        return False
+    log = f"{root}/_delta_log"
+    try:
+        names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(log, allow_not_found=True))]
+        newest = max((int(name[:20]) for name in names if name[:20].isdecimal()), default=-1)
+        for number in range(before + 1, newest + 1):  # one that was cleaned away is not found
+            with filesystem.open_input_stream(f"{log}/{number:020d}.json") as entry:
+                if own.encode() in entry.read():
+                    return False
+    except (OSError, pa.ArrowException):
+        return False
+    return newest >= before
 
 
 def _refuse(
@@ -136,6 +167,11 @@ def _refuse(
         raise SettingError(f"writeDelta: {root} is a table already: say mode='append' or mode='overwrite'")
     if column_mapping(table) != "none":
         raise SettingError(f"writeDelta: {root} maps its columns to other names: write it with Spark")
+    if found := rules(table):
+        raise SettingError(
+            f"writeDelta: {root} has rules for its values ({found}), to which no task holds the rows: write it with"
+            " Spark, or with deltalake"
+        )
     known = table.metadata().partition_columns
     if known != list(partition_by):
         raise SettingError(f"writeDelta: {root} is partitioned by {known}: say partitionBy={known}")

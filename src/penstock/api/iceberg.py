@@ -4,7 +4,8 @@
 To Iceberg a column is a number; its name, place and type may change. Reading takes the library's scan tasks, a data
 file each (`iceberg_scan`). Writing puts new files, whose columns have the table's numbers, into a folder of its own
 below the table's location, and the library names them in one commit, with `overwrite` in the one that drops the old
-files: all of them are in the table then, or none. A job that fails removes its folder.
+files: all of them are in the table then, or none. A job that fails removes its folder, unless a snapshot may name
+files of it: a commit can be made and still raise, and one whose answer got lost can come later.
 
 Limits: one task reads a file, however large. Snapshots with deletes by values, which the library does not read, are
 refused, and so is writing to a partitioned table.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -74,19 +76,43 @@ def write_iceberg(stream: WritableStream, table: Any, overwrite: bool) -> FilesW
     filesystem, root = stored_at(table.location())
     own = f"{root}/data/penstock-{secrets.token_hex(6)}"
     write = WriteFiles(filesystem, own, FileForm("parquet", numbered(stream.schema, table), "zstd"))
+    known, is_sent = {each.snapshot_id for each in table.snapshots()}, False
     try:
         files = write_files(stream, write, lambda: filesystem.create_dir(own, recursive=True))
         scheme = table.location().removesuffix(root)
-        with table.transaction() as commit:
-            if overwrite:
-                commit.delete("true")
-            if files:
-                commit.add_files([f"{scheme}{own}/{file.name}" for file in files])
-    except BaseException:
-        filesystem.delete_dir(own)
+        commit = table.transaction()
+        if overwrite:
+            commit.delete("true")
+        if files:
+            commit.add_files([f"{scheme}{own}/{file.name}" for file in files])
+        is_sent = True
+        commit.commit_transaction()
+    except BaseException as error:
+        if is_sent and not _is_unnamed(table, own, known, error):
+            error.add_note(f"writeIceberg: the files in {own} stay: a snapshot of {_name(table)} may name them")
+        else:
+            with suppress(OSError):
+                filesystem.delete_dir(own)
         raise
     size, rows = sum(file.bytes for file in files), sum(file.rows for file in files)
     return FilesWritten(_name(table), len(files), rows, size, time.monotonic() - began)
+
+
+def _is_unnamed(table: Any, own: str, known: set[int], error: BaseException) -> bool:
+    """Tell whether no snapshot but the known ones names files of a folder, and none will."""
+    if type(error).__name__ not in ("CommitFailedException", "ValidationException"):
+        return False
+    try:
+        return not any(
+            f"{own}/" in entry.data_file.file_path
+            for snapshot in table.refresh().snapshots()
+            if snapshot.snapshot_id not in known
+            for manifest in snapshot.manifests(table.io)
+            if manifest.added_snapshot_id not in known
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        )
+    except Exception:  # noqa: BLE001 - whatever the catalog and its client raise, nothing is known then
+        return False
 
 
 def numbered(schema: pa.Schema, table: Any) -> pa.Schema:

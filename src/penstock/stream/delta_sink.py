@@ -15,21 +15,26 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.types as pt
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.errors import OutsideError, PenstockError, how_to_install
+from penstock.errors import OutsideError, PenstockError, PlanError, how_to_install
+from penstock.graph import fields_of
 from penstock.machine.disk import Disk
 from penstock.stream.commit_sink import CommitId
 from penstock.stream.delta_merge import merge_rows, newest_rows
 from penstock.stream.table_files import TableFile
 
+_RULES = ("delta.constraints.", "delta.invariants", "delta.generationExpression", "delta.identity.")
+"""Beginnings of the names under which a table says what values it takes."""
 _IMPORTANT = ("SchemaMismatchError", "DeltaProtocolError")
 """Errors of the library that another attempt would meet again."""
 
@@ -43,6 +48,31 @@ def delta_library() -> Any:
     except ImportError as error:
         raise PenstockError(f"a Delta table needs the library deltalake: {how_to_install('delta')}") from error
     return deltalake
+
+
+def narrowed_column(schema: pa.Schema) -> pa.Field | None:
+    """The first column that the library takes for one of a narrower type, which would not hold its values."""
+    return next((field for field in schema if _is_narrowed(field.type)), None)
+
+
+def _is_narrowed(kind: pa.DataType) -> bool:
+    if pt.is_unsigned_integer(kind) or (pt.is_timestamp(kind) and kind.unit == "ns"):
+        return True
+    return any(_is_narrowed(field.type) for field in fields_of(kind))
+
+
+def rules(table: Any) -> str:
+    """What a table says of the values of its rows, by its names; the library looks at it where it writes the rows."""
+    names = {*table.metadata().configuration, *_metadata_names(json.loads(table.schema().to_json()))}
+    return ", ".join(sorted(name for name in names if name.startswith(_RULES)))
+
+
+def _metadata_names(schema: Any) -> Iterator[str]:
+    """The names in the metadata of fields, at any depth."""
+    if isinstance(schema, dict):
+        yield from schema.get("metadata", {})
+    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _metadata_names(each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +145,8 @@ class DeltaCommitter:
             paths = [f"{self.root}/{file.name}" for file in files]
             merge_rows(table, newest_rows(self.filesystem, paths, self.keys), self.keys, properties)
         else:
+            if found := rules(table):
+                raise PlanError(f"{self.name} has rules for its values ({found}), to which no task holds the rows")
             library = delta_library()
             table.create_write_transaction(
                 [_added(library, file) for file in files],

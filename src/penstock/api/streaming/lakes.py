@@ -20,7 +20,7 @@ from penstock.graph import as_nullable
 from penstock.stream.commit_sink import CommitSink
 from penstock.stream.delta_log import column_mapping, refuse_table, stream_schema
 from penstock.stream.delta_merge import refuse_keys
-from penstock.stream.delta_sink import DeltaCommitter, delta_library
+from penstock.stream.delta_sink import DeltaCommitter, delta_library, narrowed_column, rules
 from penstock.stream.delta_source import DeltaSource
 from penstock.stream.iceberg_sink import IcebergCommitter
 from penstock.stream.table_files import WriteTableFiles
@@ -70,6 +70,11 @@ def delta_sink(
     library = delta_library()
     uri = one_spelling(path)
     refuse_own_types(schema, "writeStream", "Delta Lake's library")
+    if narrowed := narrowed_column(schema):
+        raise SchemaError(
+            f"writeStream: column {narrowed.name!r} is {narrowed.type}, which Delta Lake does not have: cast it to a"
+            " signed or wider type"
+        )
     try:
         columns = library.Schema.from_arrow(as_nullable(schema))
     except Exception as error:
@@ -83,6 +88,11 @@ def delta_sink(
         raise PlanError(f"writeStream: {root} is not empty and no Delta table: name another folder")
     table = library.DeltaTable.create(uri, columns, mode="ignore", partition_by=list(partition_by) or None)
     _refuse_table(library, table, columns, uri)
+    if not keys and (found := rules(table)):  # the library holds the rows of its merges to them
+        raise PlanError(
+            f"writeStream: {uri} has rules for its values ({found}), to which no task holds the rows: write it by"
+            " foreachBatch with deltalake"
+        )
     by = tuple(table.metadata().partition_columns)
     if partition_by not in ((), by):
         raise PlanError(
