@@ -23,7 +23,7 @@ from penstock.stream.chain import Chain, StepContext
 from penstock.stream.event_time import EventTime
 from penstock.stream.file_rows import ParquetFileFormat
 from penstock.stream.partitioned_source import PartitionedSource
-from penstock.stream.watermark import Watermark
+from penstock.stream.watermark import LEAST, Watermark
 from penstock.stream.watermark_step import AssignWatermark
 from penstock.stream.watermarks import EventTimeProgress, InputWatermarks
 from penstock.testing import DEADLINE
@@ -118,6 +118,7 @@ class Two:
 
     def __init__(self, **times: Sequence[int]) -> None:
         self.times = times
+        self.name = "two"
 
     def partitions(self) -> list[str]:
         """Their names."""
@@ -175,9 +176,9 @@ def test_the_watermark_after_a_run_is_one_however_it_ends() -> None:
     again = Run(rows, Run(rows).read(3)).read()
     assert [each.end().watermark for each in (bounded, endless, again)] == [Watermark(5)] * 3
     empty = Run(rows, bounded).read()
-    assert empty.end() == EventTimeProgress(5, is_idle=True)  # no rows move nothing
+    assert empty.end() == EventTimeProgress(5, True, is_last=True, had_rows=False)  # no rows move nothing
     more = Run(Two(slow=[1, 10], fast=[500, 1000, 1001], empty=[]), empty).read()
-    assert more.end() == EventTimeProgress(996)
+    assert more.end() == EventTimeProgress(996, is_last=True)
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -221,3 +222,82 @@ def test_of_several_sources_the_least_holds_at_the_end_of_a_run() -> None:
     core.data_ended(3, stopped=False)
     assert core.progress == EventTimeProgress(30)
     core.check()
+
+
+def test_tasks_without_rows_in_a_run_say_nothing_of_their_source() -> None:
+    """None of them holds more than the least that they had; a source that had none holds the others back.
+
+    So it is at an orderly stop, as soon as one task speaks of it, and in the tasks behind.
+    """
+    nothing = [EventTimeProgress(each, True, is_last=True, had_rows=False) for each in (1000, 50)]
+    core = InputWatermarks(2, 50)
+    for channel, progress in enumerate(nothing):
+        core.came(channel, progress)
+    assert core.progress == EventTimeProgress(50, True, is_last=True, had_rows=False)
+    core.came(0, EventTimeProgress(1100, is_last=True))
+    assert core.progress == EventTimeProgress(1100, is_last=True)
+
+    going_on = InputWatermarks(4, inputs=[range(2), range(2, 4)], is_bounded=False)
+    behind = InputWatermarks(2, inputs=[range(1), range(1, 2)], is_bounded=False)
+    behind.came(0, EventTimeProgress(2000))
+    for channel in (3, 2):  # the source that had no rows says so first, and the other one is idle then
+        going_on.came(channel, EventTimeProgress(LEAST, True, is_last=True, had_rows=False))
+        behind.came(1, going_on.progress)
+    for channel, watermark in enumerate((1000, 300)):
+        going_on.came(channel, EventTimeProgress(watermark, is_idle=True))
+        behind.came(1, going_on.progress)
+    assert going_on.progress.watermark.is_none
+    assert behind.progress.watermark.is_none
+    going_on.check()
+
+
+def counted_of(folder: Path, width: int, *sources: Two, is_bounded: bool) -> JobGraph:
+    """How many rows of all these sources there are in ten microseconds."""
+    streams = []
+    for number, rows in enumerate(sources):
+        rows.name = f"rows {number}"
+        source = PartitionedSource(rows, 0.002)
+        made = source.available_now() if is_bounded else source
+        step = SourceStep(made.name, made.schema, made, partitions=min(width, len(rows.times)), streaming=True)
+        streams.append(Stream((step,)).withWatermark("ts", "0 seconds"))  # type: ignore[arg-type]
+    both = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
+    return graph_of(both.keyBy(window("ts", "10 microseconds")).agg(n=("*", "count")), folder)
+
+
+def run_of(folder: Path, width: int, *sources: Two, rows: int, is_bounded: bool) -> float:
+    """A run over so many new rows, to its end or until it is stopped; how many were late."""
+    graph = counted_of(folder, width, *sources, is_bounded=is_bounded)
+    with LocalQuery(graph, location(folder), settings=OFTEN, available_now=is_bounded) as query:
+        query.start()
+        if not is_bounded:
+            read = range(len(sources))
+            query.run_until(lambda: sum(_metrics(query, "rows_in", read)) >= rows, "its rows are read")
+            query.run_until(lambda: query.completed, "a checkpoint is complete")
+            query.stop()
+        query.run_through()
+        return sum(_metrics(query, "rows_late"))
+
+
+def _metrics(query: LocalQuery, name: str, stages: Sequence[int] | None = None) -> list[float]:
+    lines = query.lines.items()
+    return [line.metrics.get(name, 0.0) for (stage, _), line in lines if stages is None or stage in stages]
+
+
+def test_a_run_without_rows_makes_no_row_of_the_next_one_late(tmp_path: Path) -> None:
+    """Of two partitions with a task each the one behind holds, also after a run in which neither has rows."""
+    slow = [50]
+    for more in ([], [], [60, 61, 62], [2000]):
+        slow += more
+        fast = [1000, 2000] if more == [2000] else [1000]
+        assert run_of(tmp_path, 2, Two(fast=fast, slow=slow), rows=0, is_bounded=True) == 0
+    assert sorted(published(tmp_path)["n"].to_pylist()) == [1, 1, 3]
+
+
+@pytest.mark.parametrize("is_bounded", [True, False], ids=["available now", "stopped"])
+def test_a_source_without_rows_in_a_run_holds_the_other_one_back(tmp_path: Path, is_bounded: bool) -> None:
+    """Two sources, of which one had nothing at all in the first run: its rows of the next one are on time."""
+    one = [1000]
+    for other, rows in (([], 1), ([50, 51, 52], 3), ([50, 51, 52, 3000], 2)):
+        one += [3000] if 3000 in other else []
+        assert run_of(tmp_path, 1, Two(only=one), Two(slow=other), rows=rows, is_bounded=is_bounded) == 0
+    assert sorted(published(tmp_path)["n"].to_pylist()) == [1, 3]

@@ -97,7 +97,7 @@ def test_no_watermark_follows_the_end_of_a_channel() -> None:
         core.came(0, EventTimeProgress(5))
 
 
-@given(st.builds(EventTimeProgress, st.integers(LEAST, MOST), st.booleans()))
+@given(st.builds(EventTimeProgress, st.integers(LEAST, MOST), *[st.booleans()] * 3))
 def test_a_watermark_travels_as_bytes(progress: EventTimeProgress) -> None:
     """It is read as it was written; other events are none; one that is cut is an error."""
     payload = encode_progress(progress)

@@ -28,7 +28,7 @@ _CHUNK = f"{EVENT_TIME}/watermark"
 class EventTime:
     """One task's. `restored` are the states that the task begins with.
 
-    `inputs` are the channels of each input, where the run reads what is available.
+    `inputs` are the channels of each input, `is_bounded` tells whether the run reads what is available.
     """
 
     def __init__(
@@ -38,11 +38,13 @@ class EventTime:
         interval: float = 0.2,
         restored: Sequence[State] = (),
         inputs: Sequence[range] = (),
+        *,
+        is_bounded: bool = True,
     ) -> None:
         self._chain = chain
         self._interval = interval
         first = least_stored(state.get(_CHUNK) for state in restored)
-        self._inputs = InputWatermarks(channels, first, inputs)
+        self._inputs = InputWatermarks(channels, first, inputs, is_bounded=is_bounded)
         self._reached = self._told = EventTimeProgress()
         self._due_at: float | None = None if first.is_none and not chain.makes_time else 0.0
 

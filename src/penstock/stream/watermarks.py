@@ -9,8 +9,9 @@ Rules
   event with which its producer goes on. If all channels are idle the greatest of their watermarks counts.
 - A channel whose data has ended holds nothing back. When all have ended, all times have passed (`MOST`). One whose
   query was told to stop stays where it was, as its data goes on in the next run.
-- In a run that reads what is available the channels of each input are the tasks of one stage: if all of these are
-  idle the greatest of their watermarks counts, and of several inputs the least, also if they are idle.
+- At the end of a run, and all through one that reads what is available, the channels of each input are the tasks of
+  one stage: if all of these are idle the greatest of their watermarks counts, and of several inputs the least, also
+  if they are idle. A stage that had no rows in the run counts with the least of what its tasks had before.
 - A restored task begins at the watermark of its snapshot; of several snapshots, where the number of tasks has
   changed, at the least one.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import ProtocolError
@@ -37,23 +38,38 @@ _PROGRESS: Final = struct.Struct("<BBxxxxxx8s")
 
 @dataclass(frozen=True, slots=True, init=False)
 class EventTimeProgress:
-    """Event time at one place: the watermark, and if the place waits for rows and so holds no other back."""
+    """Event time at one place: the watermark, and if the place waits for rows and so holds no other back.
+
+    `is_last`: the run ends, there or in front of it, and then an idle place is not one that waits. `had_rows` is
+    false for a place that had no rows in the run that ends: it says nothing new of its stage.
+    """
 
     watermark: Watermark
     is_idle: bool
+    is_last: bool
+    had_rows: bool
 
-    def __init__(self, watermark: Watermark | int = LEAST, is_idle: bool = False) -> None:
+    def __init__(
+        self,
+        watermark: Watermark | int = LEAST,
+        is_idle: bool = False,
+        is_last: bool = False,
+        had_rows: bool = True,
+    ) -> None:
         object.__setattr__(self, "watermark", Watermark.at(watermark))
         object.__setattr__(self, "is_idle", is_idle)
+        object.__setattr__(self, "is_last", is_last)
+        object.__setattr__(self, "had_rows", had_rows)
 
     def held_back(self, microseconds: int) -> EventTimeProgress:
         """Event time behind a step whose rows may be so much older than those in front of it."""
-        return EventTimeProgress(self.watermark.less(microseconds), self.is_idle)
+        return EventTimeProgress(self.watermark.less(microseconds), self.is_idle, self.is_last, self.had_rows)
 
 
 def encode_progress(progress: EventTimeProgress) -> bytes:
     """The payload of the event that carries it."""
-    return _PROGRESS.pack(_KIND, progress.is_idle, progress.watermark.stored)
+    flags = progress.is_idle | progress.is_last << 1 | (not progress.had_rows) << 2
+    return _PROGRESS.pack(_KIND, flags, progress.watermark.stored)
 
 
 def decode_progress(payload: bytes) -> EventTimeProgress | None:
@@ -61,24 +77,32 @@ def decode_progress(payload: bytes) -> EventTimeProgress | None:
     if payload[:1] != bytes((_KIND,)):
         return None
     try:
-        _, is_idle, stored = _PROGRESS.unpack(payload)
+        _, flags, stored = _PROGRESS.unpack(payload)
     except struct.error as error:
         raise ProtocolError(f"a watermark of {len(payload)} bytes can't be read: {error}") from error
-    return EventTimeProgress(Watermark.of_stored(stored), bool(is_idle))
+    return EventTimeProgress(Watermark.of_stored(stored), bool(flags & 1), bool(flags & 2), not flags & 4)
 
 
 def is_watermark(payload: bytes) -> bool:
-    """Tell whether an event says how far event time is, and not that its producer waits."""
+    """Tell whether an event says how far event time is, and not that its producer waits or that the run ends."""
     return payload[:2] == bytes((_KIND, False))
 
 
 class InputWatermarks:
     """The watermarks of one task's channels, and what they make of the task's own."""
 
-    def __init__(self, channels: int, restored: Watermark | int = LEAST, inputs: Sequence[range] = ()) -> None:
-        """`inputs` are the channels of each input, where each is judged by itself; else all are as one."""
+    def __init__(
+        self,
+        channels: int,
+        restored: Watermark | int = LEAST,
+        inputs: Sequence[range] = (),
+        *,
+        is_bounded: bool = True,
+    ) -> None:
+        """`inputs` are the channels of each input, which are judged one by one where a run ends, else as one."""
         self._channels = [EventTimeProgress() for _ in range(channels)]
         self._parts = tuple(inputs) or (range(channels),)
+        self._is_ending = is_bounded
         self._ended: set[int] = set()
         """Channels whose data has ended and goes on in no later run."""
         self._progress = EventTimeProgress(restored)
@@ -93,7 +117,8 @@ class InputWatermarks:
         if channel in self._ended:
             raise ProtocolError(f"a watermark on channel {channel}, whose data has ended")
         before = self._channels[channel]
-        self._channels[channel] = EventTimeProgress(max(before.watermark, progress.watermark), progress.is_idle)
+        self._channels[channel] = replace(progress, watermark=max(before.watermark, progress.watermark))
+        self._is_ending |= progress.is_last
         return self._update()
 
     def data_ended(self, channel: int, *, stopped: bool) -> bool:
@@ -114,23 +139,33 @@ class InputWatermarks:
         return [each for channel, each in enumerate(self._channels) if channel not in self._ended]
 
     def _update(self) -> bool:
-        found = [progress for part in self._parts if (progress := self._of(part)) is not None]
+        parts = self._parts if self._is_ending else (range(len(self._channels)),)
+        found = [progress for part in parts if (progress := self._of(part)) is not None]
         reached = min(
             (each.watermark for each in found), default=Watermark(MOST)
         )  # all ended: nothing comes any more
         is_idle = bool(found) and all(each.is_idle for each in found)
-        now = EventTimeProgress(max(self._progress.watermark, reached), is_idle)
+        is_last = any(
+            each.is_last for each in found
+        )  # the first word of it goes on, so that no idle one lets others go
+        had_rows = all(each.had_rows for each in found)
+        now = EventTimeProgress(max(self._progress.watermark, reached), is_idle, is_last, had_rows)
         changed, self._progress = now != self._progress, now
         return changed
 
     def _of(self, part: range) -> EventTimeProgress | None:
         """The progress of some channels; None where all have ended."""
         still = [self._channels[channel] for channel in part if channel not in self._ended]
+        if not still:
+            return None
+        is_last = any(each.is_last for each in still)
         holding = [each.watermark for each in still if not each.is_idle]
-        if holding or not still:
-            return EventTimeProgress(min(holding)) if holding else None
+        if holding:
+            return EventTimeProgress(min(holding), is_last=is_last)
         # All idle: what one of them has passed, no other holds back.
-        return EventTimeProgress(max(each.watermark for each in still), is_idle=True)
+        moved = [each.watermark for each in still if each.had_rows]
+        reached = max(moved) if moved else min(each.watermark for each in still)
+        return EventTimeProgress(reached, is_idle=True, is_last=is_last, had_rows=bool(moved))
 
 
 class RowTimes:
@@ -181,7 +216,7 @@ class RowTimes:
     def last(self) -> EventTimeProgress:
         """Event time where all has been read: the tasks share what there was, so none holds another one back."""
         self._reached = max(self._reached, Watermark(self.greatest))
-        return EventTimeProgress(self._reached.less(self._delay), is_idle=True)
+        return EventTimeProgress(self._reached.less(self._delay), is_idle=True, is_last=True)
 
 
 class PartitionTimes:
@@ -232,7 +267,7 @@ class PartitionTimes:
         else:
             reached = max(self.greatest.values(), default=LEAST)
         self._reached = max(self._reached, Watermark(reached))
-        return EventTimeProgress(self._reached.less(self._delay), is_idle=not holding)
+        return EventTimeProgress(self._reached.less(self._delay), not holding, is_last, bool(holding) or not is_last)
 
     def _holds(self, partition: str, seconds: float | None, *, is_last: bool) -> bool:
         if seconds is None:
