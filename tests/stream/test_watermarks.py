@@ -250,6 +250,36 @@ def timed_batch(*times: int | None) -> pa.RecordBatch:
     return pa.record_batch([pa.array([0] * count), pa.array(range(count)), pa.array(times, pa.int64())], schema=TIMED)
 
 
+def told_by(
+    states: list[dict[str, bytes]], *times: int, reader: PartitionedReader | None = None
+) -> tuple[Watermark, dict[str, bytes]]:
+    """The watermark of a task that begins with these states and then has these rows, and its own state."""
+    chain = Chain([("w", AssignWatermark("ts", 0).step())])
+    chain.open(StepContext(0, 1, 16, "t", idle_after=5.0), states)
+    if reader is not None:
+        chain.reads(reader)
+        reader.poll(10)
+    if times:
+        chain.push(timed_batch(*times))
+    watermark = chain.advance(EventTimeProgress(), 0.0)[1].watermark
+    return watermark, {name: bytes(make()) for name, make in chain.snapshot(1)}  # type: ignore[arg-type]
+
+
+def test_another_number_of_tasks_begins_with_the_least_that_one_of_them_had() -> None:
+    """Also where one had none; and so does a task that goes on with the state of such a one, until rows come."""
+    (_, ahead), (_, behind), (_, empty) = told_by([], 1000), told_by([], 50), told_by([])
+    begun, state = told_by([ahead, behind])
+    assert [begun, told_by([state])[0]] == [Watermark(50)] * 2
+    assert told_by([state], 60)[0] == Watermark(60)
+    assert told_by([ahead, empty])[0].is_none
+
+    source = PartitionedSource(Lagging(), 0.0)
+    fast, slow = (source.open(n, 2, []) for n in range(2))
+    states = [told_by([], *times, reader=each)[1] for each, times in ((fast, (1000,)), (slow, ()))]
+    both = source.open(0, 1, [fast.snapshot(), slow.snapshot()])
+    assert told_by(states, reader=both)[0].is_none  # the slow one has had no row yet
+
+
 def test_rows_find_the_watermark_of_the_rows_in_front_of_them() -> None:
     """A step hears of a time behind the rows; nulls count for nothing; the end of the data passes all."""
     judge = JudgeStep()

@@ -70,6 +70,11 @@ def _of_two(left: KeyedStream, right: KeyedStream, how: str, between: tuple[str,
         lower, upper = (microseconds(text, "join: between") for text in between[2:])
         if lower > upper:
             raise PlanError(f"join: between: {between[2]!r} is more than {between[3]!r}")
+        if _is_zoned(left.schema, times[0]) != _is_zoned(right.schema, times[1]):
+            raise PlanError(
+                f"join: between: of {times[0]!r} and {times[1]!r} one is a timestamp and one a timestamp_ntz, and "
+                "only the session's zone says which instant that is: cast one of them ahead of withWatermark"
+            )
         for name, side in zip(times, (left, right), strict=True):
             if name in side.keys:
                 raise PlanError(f"join: between: {name!r} is a key, so it is equal on both sides: leave between out")
@@ -85,6 +90,11 @@ def _of_two(left: KeyedStream, right: KeyedStream, how: str, between: tuple[str,
     spec = hash_exchange(sides.schema, left.keys)
     exchanged = united.exchanged(spec, ExchangeChoice(asked[0] if asked else None))
     return exchanged.applied(StreamJoin(sides, bound), sides.result_schema)
+
+
+def _is_zoned(schema: pa.Schema, name: str) -> bool:
+    kind = schema.field(name).type
+    return (kind.field("end").type if pa.types.is_struct(kind) else kind).tz is not None
 
 
 def _with_table(left: KeyedStream, right: KeyedStream) -> Stream:

@@ -24,6 +24,7 @@ from penstock.errors import PlanError, SchemaError
 from penstock.graph import INTERNAL, has_sessions
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import exchange, hash_exchange
+from penstock.operators.expressions import ColumnRef
 from penstock.operators.intervals import microseconds
 from penstock.operators.window_aggregates import AllWindows, PartialWindows, WindowSpec
 from penstock.operators.windows import GivenWindows, WindowKey, Windows, is_window
@@ -102,7 +103,8 @@ def _window_key(item: object, stream: Stream) -> WindowKey | GivenWindows | None
     place = stream.schema.get_field_index(name) if isinstance(name, str) else -1  # also where it is there twice
     if place < 0 or not is_window((field := stream.schema.field(place)).type):
         return None
-    return GivenWindows(str(name), has_sessions(field))
+    are_sessions = has_sessions(field)
+    return GivenWindows(str(name), are_sessions, not are_sessions and not is_streaming(stream.branches))
 
 
 def _with_time(stream: Stream, key: WindowKey, verb: str) -> tuple[Stream, Windows]:
@@ -112,8 +114,10 @@ def _with_time(stream: Stream, key: WindowKey, verb: str) -> tuple[Stream, Windo
         name = reading.column(key.time).field.name
     else:
         (made,) = reading.computed([key.time])
-        name = str(made.field.name)
-        if name not in stream.schema.names:
+        # Spark calls CAST(ts AS DATE) and the field pay.ts by the name ts, too: only a column itself is that column.
+        if isinstance(made.expression, ColumnRef):
+            name = made.expression.name
+        else:
             name = f"{INTERNAL}time"
             stream = stream.projected(projected([*reading.columns(), _named(made, name)], verb))
     kind = stream.schema.field(name).type

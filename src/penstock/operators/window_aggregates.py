@@ -25,6 +25,7 @@ from penstock.operators.windows import (
     END,
     START,
     FixedWindows,
+    GivenWindows,
     Mask,
     Windows,
     bounds_in,
@@ -87,9 +88,11 @@ class WindowPlan:
         schema = pa.schema([*spec.schema, *bounds])
         self._plan = AggregationPlan(schema, keys, (*spec.aggregations, rows), ansi=spec.ansi)
         self.state_schema = self._plan.state_schema
-        kind = window_kind(spec.schema.field(spec.windows.column).type)
+        times = spec.schema.field(spec.windows.column)
+        kind = window_kind(times.type)
         given = {item.name: item for item in self._plan.result_schema}
-        window = pa.field(spec.windows.name, kind, nullable=False)
+        can_be_null = isinstance(spec.windows, GivenWindows) and spec.windows.keeps_nulls and times.nullable
+        window = pa.field(spec.windows.name, kind, nullable=can_be_null)
         given[spec.windows.name] = with_sessions(window, are_sessions=spec.windows.are_sessions)
         names = [*spec.columns, *(item.name for item in spec.aggregations)]
         self.result_schema = pa.schema([given[name] for name in names])

@@ -9,9 +9,11 @@ is counted once however many windows it is in.
 A session is a run of rows of one key none of which is more than `gap` after the one before; it ends `gap` after the
 last. Two that touch are one, as in Spark.
 
-Times are microseconds. A row without a time is in no window. A time column that is itself a window counts as its last
-microsecond, so windows can be aggregated again. Sessions that are aggregated again by fewer keys touch again, and are
-one then, as in Spark: its mark of sessions is in the metadata of their column, and goes wherever the column goes.
+Times are microseconds. A row without a time is in no window. In a batch job the windows that rows have are groups as
+Spark groups by a struct: one that is open at an end is a group, and null is one. A time column that is itself a
+window counts as its last microsecond, so windows can be aggregated again. Sessions that are aggregated again by fewer
+keys touch again, and are one then, as in Spark: its mark of sessions is in the metadata of their column, and goes
+wherever the column goes.
 """
 
 from __future__ import annotations
@@ -24,17 +26,21 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.errors import PlanError
 from penstock.graph import INTERNAL
+from penstock.operators.group_merges import boolean_array
 from penstock.operators.intervals import interval_text
 from penstock.operators.keys import group_rows
 from penstock.operators.times import Times, microseconds_of
-from penstock.record.layout import fixed_values, int64_array
+from penstock.record.layout import fixed_values, int64_array, null_mask
 
 START, END = f"{INTERNAL}start", f"{INTERNAL}end"
 """The columns in which the bounds of panes and sessions travel."""
+OPEN_START, OPEN_END = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+"""The bounds of windows that are null there; a window that is null itself begins with the second, which none does."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -153,6 +159,8 @@ class GivenWindows:
     column: str
     are_sessions: bool = False
     """True if those of one key that touch are one."""
+    keeps_nulls: bool = False
+    """True if a window without a start or an end is one, too, and null is one; else their rows are in none."""
 
     @property
     def name(self) -> str:
@@ -178,9 +186,7 @@ def times_in(column: pa.Array) -> tuple[Times, Mask | None]:
     if not pt.is_struct(column.type):
         return microseconds_of(column)
     times, missing = microseconds_of(column.field("end"))
-    outer = column.is_null() if column.null_count else None
-    if outer is not None:
-        found = np.asarray(outer.cast(pa.uint8()).to_numpy(zero_copy_only=False), np.bool_)
+    if (found := null_mask(column)) is not None:
         missing = found if missing is None else missing | found
     return times - 1, missing
 
@@ -191,14 +197,22 @@ def bounds_in(column: pa.Array, windows: Windows) -> tuple[tuple[Times, ...], Ma
     if not isinstance(windows, GivenWindows):
         return windows.assigned(times), missing
     starts, without = microseconds_of(column.field("start"))
+    ends = times + 1
+    if windows.keeps_nulls:
+        _, endless = microseconds_of(column.field("end"))
+        starts = starts if without is None else np.where(without, OPEN_START, starts)
+        ends = ends if endless is None else np.where(endless, OPEN_END, ends)
+        if (is_none := null_mask(column)) is not None:
+            starts, ends = np.where(is_none, OPEN_END, starts), np.where(is_none, OPEN_END, ends)
+        return (starts, ends), None
     if without is not None:
         missing = without if missing is None else missing | without
-    return (starts, times + 1), missing
+    return (starts, ends), missing
 
 
 def is_window(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are windows: structs of two times, `start` and `end`."""
-    if not pt.is_struct(kind) or {field.name for field in kind} != {"start", "end"}:
+    """Tell whether values of a type are windows: structs of two times, `start` and then `end`."""
+    if not pt.is_struct(kind) or [field.name for field in kind] != ["start", "end"]:
         return False
     return all(pt.is_timestamp(field.type) for field in kind)
 
@@ -211,10 +225,18 @@ def window_kind(kind: pa.DataType) -> pa.DataType:
 
 
 def window_column(starts: Times, ends: Times, kind: pa.DataType) -> pa.Array:
-    """Windows with these bounds."""
-    bound = kind.field("start").type
-    bounds = [int64_array(np.ascontiguousarray(each)).view(bound) for each in (starts, ends)]
-    return pa.StructArray.from_arrays(bounds, fields=list(kind))
+    """Windows with these bounds; an open one has null there."""
+    bounds = [
+        _opened(int64_array(np.ascontiguousarray(each)).view(kind.field("start").type), each == sign)
+        for each, sign in ((starts, OPEN_START), (ends, OPEN_END))
+    ]
+    is_none = starts == OPEN_END
+    mask = boolean_array(is_none) if is_none.any() else None
+    return pa.StructArray.from_arrays(bounds, fields=list(kind), mask=mask)
+
+
+def _opened(bounds: pa.Array, is_open: Mask) -> pa.Array:
+    return pc.if_else(boolean_array(is_open), None, bounds) if is_open.any() else bounds
 
 
 def merged_sessions(keys: Sequence[pa.Array], starts: Times, ends: Times) -> tuple[Times, Times]:
