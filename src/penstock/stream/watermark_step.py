@@ -9,9 +9,10 @@ Watermarks of the inputs end here, the end of all data does not.
 The rows of a run that reads what is available are one batch, as are those of files that are there as a query begins:
 until all of them have been read the watermark stays where it was, so that none is late for the order of reading.
 
-A snapshot holds the time that was reached, and the greatest times where they are others. If the number of
-tasks has changed, each begins with the least of those, so that no row is late only because a partition has another
-task now.
+A snapshot holds the time that was reached, also where that is none, and the greatest times where they are others. If
+the number of tasks has changed, each begins with the least of those, so that no row is late only because a partition
+has another task now. The greatest time of all rows then counts at the end of a run alone, where tasks share it; up to
+there a task counts from the least of those that the former tasks had.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from penstock.operators.intervals import interval_text
 from penstock.operators.times import greatest
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.sources import PartitionReader, SourceReader, has_given_all, partitions_of, reads_backlog
-from penstock.stream.watermark import LEAST, least_stored
+from penstock.stream.watermark import LEAST, Watermark, least_stored
 from penstock.stream.watermarks import EventTimeProgress, PartitionTimes, RowTimes
 
 _GREATEST = "greatest"
 _PARTITIONS = "partitions"
 _FRESH = "fresh"
+_COUNTING = "counting"
 _ROWS = ""
 """The name of the greatest time of all rows among those of partitions."""
 
@@ -80,12 +82,14 @@ class WatermarkStep(PlainStep):
         """Begin where the snapshot was."""
         self._is_bounded = context.is_bounded
         least = least_stored(state.get(_GREATEST) for state in restored)
-        found = [msgpack.unpackb(state[_PARTITIONS]) for state in restored if _PARTITIONS in state]
+        found = [msgpack.unpackb(state[_PARTITIONS]) if _PARTITIONS in state else {} for state in restored]
+        rows = [Watermark(times.get(_ROWS, LEAST)).stored for times in found]
+        counting = [state.get(_COUNTING, known) for state, known in zip(restored, rows, strict=True)]
         greatest: dict[str, int] = {}
         for name, time in (item for times in found for item in times.items()):
             greatest[name] = max(time, greatest.get(name, LEAST))
         self._times = RowTimes(self._operator.delay, context.idle_after)
-        self._times.restore(least, greatest.pop(_ROWS, LEAST))
+        self._times.restore(least, greatest.pop(_ROWS, LEAST), least_stored(counting))
         fresh = [name for state in restored if _FRESH in state for name in msgpack.unpackb(state[_FRESH])]
         self._of_partitions = PartitionTimes(self._operator.delay, context.idle_after)
         self._of_partitions.restore(least, greatest, fresh)
@@ -125,12 +129,13 @@ class WatermarkStep(PlainStep):
         return self._times.last() if is_last else self._times.progress(waited)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
-        """The time that was reached, where there was one, and the greatest times of rows that are not that."""
+        """The time that was reached, and the greatest times of rows that are not that."""
         reached = self._times.reached if self._partitions is None else self._of_partitions.reached
-        chunks: list[Chunk] = []
-        if not reached.is_none:
-            stored = reached.stored
-            chunks.append((_GREATEST, lambda: stored))
+        stored = reached.stored
+        chunks: list[Chunk] = [(_GREATEST, lambda: stored)]
+        if self._times.counting != Watermark(self._times.greatest):
+            counting = self._times.counting.stored
+            chunks.append((_COUNTING, lambda: counting))
         times = dict(self._of_partitions.greatest)
         if self._times.greatest != LEAST:
             times[_ROWS] = self._times.greatest

@@ -182,6 +182,8 @@ class RowTimes:
         """The watermark of no delay: the greatest time that counts."""
         self.greatest = LEAST
         """The greatest time of a row; `LEAST` where there was none."""
+        self.counting = Watermark()
+        """That of the rows which count while the run goes on: of those of former tasks the least that one had."""
         self._had_rows = True
         self._waits_since = 0.0
 
@@ -190,15 +192,17 @@ class RowTimes:
         """The time up to which rows count."""
         return self._reached
 
-    def restore(self, reached: Watermark, greatest: int = LEAST) -> None:
+    def restore(self, reached: Watermark, greatest: int = LEAST, counting: Watermark | None = None) -> None:
         """Begin with a time that was reached before, and one that rows had which may not count yet."""
         self._reached, self.greatest = reached, greatest
+        self.counting = Watermark(greatest) if counting is None else counting
 
     def rows_came(self, greatest: int | None) -> None:
         """Rows came; `greatest` is the greatest of their times, None where all are null."""
         self._had_rows = True
         if greatest is not None:
             self.greatest = max(self.greatest, greatest)
+            self.counting = max(self.counting, Watermark(greatest))
 
     def held(self, waited: float) -> EventTimeProgress:
         """Event time while rows that came are one batch with others that have not come; it waits for these."""
@@ -209,7 +213,7 @@ class RowTimes:
         """Event time now; `waited` are the seconds in which the task has waited for rows since its begin."""
         if self._had_rows:
             self._had_rows, self._waits_since = False, waited
-        self._reached = max(self._reached, Watermark(self.greatest))
+        self._reached = max(self._reached, self.counting)
         is_idle = 0 < self._idle_after <= waited - self._waits_since
         return EventTimeProgress(self._reached.less(self._delay), is_idle)
 
