@@ -478,6 +478,9 @@ def test_joins_that_can_not_be_are_refused() -> None:
         left.join(right, how="full", between=("l_ts", "r_ts", "0 seconds", "1 second"))
     with pytest.raises(PlanError, match="is more than"):
         left.join(right, between=("l_ts", "r_ts", "1 second", "0 seconds"))
+    local = right.upstream.withColumn("r_ts", pc.field("r_ts").cast(pa.timestamp("us")))
+    with pytest.raises(PlanError, match=r"'r_ts' one is a timestamp and one a timestamp_ntz.*cast one"):
+        left.join(local.keyBy("key"), between=("l_ts", "r_ts", "0 seconds", "1 second"))
     table = Stream((SourceStep("rows", pa.schema([("key", pa.int64()), ("name", pa.string())])),)).keyBy("key")
     with pytest.raises(PlanError, match="between= is for two streams without an end"):
         table.join(
