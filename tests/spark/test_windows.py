@@ -48,6 +48,10 @@ WINDOWS: dict[str, Column | Any] = {
     "a session of touching rows": lambda: F.session_window(F.date_trunc("minute", "ts"), "1 minute"),
     "under a name": lambda: F.window("ts", "2 hours 30 minutes").alias("w"),
     "of an expression": lambda: F.window(F.col("ts") + F.expr("interval 7 seconds"), "90 seconds"),
+    "of a field with a column's name": lambda: F.window("came.ts", "1 hour"),
+    "of a cast, which has the column's name": lambda: F.window(F.col("ts").cast("timestamp_ntz"), "1 day"),
+    "of another column by this one's name": lambda: F.window(F.col("second").alias("ts"), "1 hour"),
+    "of a text that is cast": lambda: F.session_window(F.col("text").cast("timestamp"), "1 minute"),
 }
 
 
@@ -65,7 +69,8 @@ def test_windows_are_sparks(spark: SparkSession, name: str) -> None:
     former = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
-        frame = events(spark, ZONES.index(zone)).cache()
+        more = ("*", "ts + INTERVAL 3 DAYS AS second", "named_struct('ts', ts + INTERVAL 9 DAYS) AS came")
+        frame = events(spark, ZONES.index(zone)).selectExpr(*more, "string(ts) AS text").cache()
         aggregates = [F.count("*").alias("n"), F.sum("v").alias("s"), F.max("v"), F.avg("v")]
         for keys in (("k",), ()):
             ours = penstock.fromDataFrame(frame).groupBy(*keys, WINDOWS[name]()).agg(*aggregates).toDF()
@@ -81,6 +86,21 @@ def test_windows_of_windows_are_sparks(spark: SparkSession) -> None:
     ours = counts.groupBy(F.window("window", "20 minutes")).agg(most=("n", "max")).toDF()
     counted = frame.groupBy("k", F.window("ts", "5 minutes")).agg(F.count("*").alias("n"))
     same(ours, counted.groupBy(F.window("window", "20 minutes")).agg(F.max("n").alias("most")))
+
+
+def test_periods_open_at_an_end_are_groups_as_for_spark(spark: SparkSession) -> None:
+    """Structs that a user made: of two times, without one, without both, and none at all, by and without a key."""
+    times = "CASE WHEN v % {0} = 0 THEN NULL ELSE date_trunc('hour', ts) END"
+    period = f"named_struct('start', {times.format(2)}, 'end', {times.format(3)})"
+    frame = events(spark, 5).selectExpr("k", "v", f"CASE WHEN v = 5 THEN NULL ELSE {period} END AS period")
+    frame = frame.cache()
+    for keys in (("k", "period"), ("period",)):
+        same(penstock.fromDataFrame(frame).groupBy(*keys).count().toDF(), frame.groupBy(*keys).count())
+    kept = frame.where("period IS NOT NULL").selectExpr("coalesce(period, period) AS period")
+    theirs = frame.groupBy("period").count().collect()
+    shapes = {None if p is None else (p.start is None, p.end is None) for p, _ in theirs}
+    assert shapes == {None, (True, True), (True, False), (False, True), (False, False)}
+    same(penstock.fromDataFrame(kept).groupBy("period").count().toDF(), kept.groupBy("period").count())
 
 
 @pytest.mark.thorough
