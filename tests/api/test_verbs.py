@@ -10,6 +10,7 @@ import pytest
 from penstock.api.stream import Stream
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import explain_graph
+from penstock.graph.spark_types import with_spark_type
 from penstock.operators.expressions import ValuesError
 from penstock.operators.expressions.portions import Portions
 from penstock.operators.verbs import Explode
@@ -191,6 +192,24 @@ def test_union_by_name() -> None:
     made = left.unionByName(more, allowMissingColumns=True)
     assert made.columns == ["k", "v", "w"]
     assert [row[2] for row in rows(made)].count(None) == 7
+
+
+def test_union_by_name_needs_no_session_for_fields_inside() -> None:
+    """Slices of batches and nulls of lists and structs keep their places."""
+    one = pa.table({"v": [[{"a": 1, "b": 2}], None]})
+    other = pa.table({"v": [[{"B": 9, "A": 9}], None, [], [{"B": 20, "A": 10}, None]]}).slice(1)
+    made = run_local(fromBatches(one).unionByName(fromBatches(other)))
+    assert made["v"].to_pylist() == [[{"a": 1, "b": 2}], None, None, [], [{"a": 10, "b": 20}, None]]
+
+
+def test_a_union_of_three_knows_sparks_types() -> None:
+    """The second stream meets the first as it does the third, but for what Spark calls the type of its column."""
+    plain = pa.table({"v": pa.array([1], pa.duration("us"))})
+    hours = plain.cast(pa.schema([with_spark_type(plain.schema.field("v"), "interval hour")]))
+    with pytest.raises(SchemaError, match="interval hour"):
+        fromBatches(plain).union(fromBatches(hours))
+    with pytest.raises(SchemaError, match="interval hour"):
+        fromBatches(plain).union(fromBatches(plain), fromBatches(hours))
 
 
 def test_groups_in_pysparks_forms() -> None:

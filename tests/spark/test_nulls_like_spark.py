@@ -173,6 +173,45 @@ def test_schemas_and_rows_are_sparks(frames: tuple[Any, Any], verb: str) -> None
         assert comparable(found.collect()) == comparable(expected.collect())
 
 
+INSIDE = [
+    ("named_struct('a', 1, 'b', 'x')", "named_struct('b', 'y', 'A', 10L)"),
+    ("array(named_struct('a', 1, 'b', 2), null)", "array(named_struct('b', 20, 'a', 10))"),
+    (
+        "named_struct('s', array(named_struct('a', 1, 'b', 2)))",
+        "named_struct('s', array(named_struct('b', 20, 'a', 10)))",
+    ),
+    ("map('k', named_struct('a', 1, 'b', 2))", "map('k', named_struct('b', 20, 'a', 10))"),
+    ("if(id < 1, named_struct('a', 1, 'b', 2), null)", "if(id < 1, named_struct('b', 20, 'a', 10), null)"),
+]
+"""Values that have fields of the same names on both sides, in another order; those in maps stay where they are."""
+LACKING = [
+    ("named_struct('a', 1, 'b', 2)", "named_struct('c', 10, 'b', 20)"),
+    ("array(named_struct('a', 1))", "array(named_struct('b', 20, 'a', 10))"),
+    ("named_struct('a', 1, 's', named_struct('x', 1))", "named_struct('s', named_struct('y', 2), 'a', 10)"),
+]
+"""Values that have not."""
+
+
+def test_union_by_name_finds_fields_inside_by_name(spark: Any) -> None:
+    """Types, rows and nulls are Spark's; fields that a side lacks are null if that is allowed, and refused if not."""
+    pairs = [*INSIDE, *LACKING]
+    one, other = (
+        spark.range(2).select(*(F.expr(pair[side]).alias(f"v{place}") for place, pair in enumerate(pairs)))
+        for side in (0, 1)
+    )
+    same = [f"v{place}" for place in range(len(INSIDE))]
+    for names, allows in ((same, False), (one.columns, True)):
+        expected = one.select(*names).unionByName(other.select(*names), allows)
+        mine, theirs = (penstock.fromDataFrame(side.select(*names)) for side in (one, other))
+        found = mine.unionByName(theirs, allows).toDF()
+        assert differences(found.schema, expected.schema) == []
+        assert comparable(found.collect()) == comparable(expected.collect())
+    for place in range(len(INSIDE), len(pairs)):
+        mine, theirs = (penstock.fromDataFrame(side.select(f"v{place}")) for side in (one, other))
+        with pytest.raises(SchemaError, match=f"stream has no '[abcxy]' in column 'v{place}"):
+            mine.unionByName(theirs)
+
+
 def differences(found: Any, expected: Any) -> list[tuple[Any, Any]]:
     """The fields that are not the same."""
     return [(one, other) for one, other in zip(found, expected, strict=True) if one != other]

@@ -8,15 +8,19 @@ texts as what they meet, also inside arrays, maps and structs. Without a session
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.api.expressions import Computed, ExpressionReader, meant, projected
 from penstock.api.lineage import OperatorStep, Step
+from penstock.api.reading import is_case_sensitive
 from penstock.errors import PlanError, SchemaError
-from penstock.graph import fields_of, merged_schema, newly_nullable, shown_type, with_fields
-from penstock.operators.expressions import Constant
+from penstock.graph import fields_of, is_one_value, merged_schema, newly_nullable, shown_type, with_fields
+from penstock.operators.expressions import Call, Constant
+from penstock.operators.layouts import places
 from penstock.operators.verbs import Project, Widen
 
 
@@ -33,10 +37,12 @@ def united(sides: Sequence[tuple[Step, ...]], session: Any) -> tuple[Step, ...]:
             "both sides; read the source twice, or write the stream out first with toDF()"
         )
     branches, schema = list(sides[0]), sides[0][0].schema
-    known: dict[tuple[pa.Schema, pa.Schema], _Meeting] = {}  # of very many streams few differ
+    known: dict[tuple[bytes, ...], _Meeting] = {}  # of very many streams few differ
     for side in sides[1:]:
         pair = schema, side[0].schema
-        meeting = known.get(pair) or known.setdefault(pair, _met(*pair, session))
+        # To `==` schemas are the same whose metadata differ, which say Spark's types.
+        key = tuple(each.serialize().to_pybytes() for each in pair)
+        meeting = known.get(key) or known.setdefault(key, _met(*pair, session))
         schema, mine, theirs = meeting
         branches = [*_cast(branches, mine), *_cast(side, theirs)] if mine else branches + list(_cast(side, theirs))
     return tuple(_widened(branch, schema) for branch in branches)
@@ -98,33 +104,94 @@ def by_name(left: pa.Schema, right: pa.Schema, allow_missing: bool, session: Any
     """The projections that bring two streams to the left's columns, then those that only the right has.
 
     A column that one side lacks is null there if `allow_missing`, and refused otherwise. The left says how names are
-    written.
+    written. So it is with fields of structs, also in arrays; those in maps stay at their places, as in Spark.
     """
     found = [(name, meant(left, name, session)) for name in right.names]
     theirs = [name if ours in right.names else ours for name, ours in found]
     lacking = [name for name in left.names if name not in theirs]
     extra = [name for name in theirs if name not in left.names]
     if (lacking or extra) and not allow_missing:
-        raise SchemaError(
-            f"unionByName: {_listed(lacking, 'the other stream')}{'; ' if lacking and extra else ''}"
-            f"{_listed(extra, 'this stream')}: with allowMissingColumns=True they are null there"
-        )
+        raise _lacking(lacking, extra)
+    names = _Names(is_case_sensitive(session), allow_missing)
+    mine, wanted = dict(zip(left.names, left, strict=True)), dict(zip(theirs, right, strict=True))
+    for name in left.names:
+        if name in wanted:
+            mine[name], wanted[name] = names.together(mine[name], wanted[name], name)
     fields = [*left, *(right.field(name) for name in extra)]
-    return _side(fields, left, list(left.names)), _side(fields, right, theirs)
+    return _side(fields, left, list(left.names), mine, names), _side(fields, right, theirs, wanted, names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """How the fields of structs are found."""
+
+    is_case_sensitive: bool
+    allow_missing: bool
+
+    def together(self, mine: pa.Field, theirs: pa.Field, path: str) -> tuple[pa.Field, pa.Field]:
+        """Both fields with the same fields in their structs, in one order, each with its own types."""
+        one, other = mine.type, theirs.type
+        if is_one_value(one) or is_one_value(other):
+            return mine, theirs
+        if pt.is_list(one) and pt.is_list(other):
+            pairs = [self.together(one.value_field, other.value_field, f"{path}.element")]
+        elif pt.is_struct(one) and pt.is_struct(other):
+            pairs = self._fields(list(one), list(other), path)
+        else:
+            return mine, theirs
+        return _of(mine, [pair[0] for pair in pairs]), _of(theirs, [pair[1] for pair in pairs])
+
+    def _fields(self, mine: list[pa.Field], theirs: list[pa.Field], path: str) -> list[tuple[pa.Field, pa.Field]]:
+        names, wanted = ([field.name for field in each] for each in (theirs, mine))
+        found = places(names, wanted, is_case_sensitive=self.is_case_sensitive)
+        extra = [field.with_nullable(True) for place, field in enumerate(theirs) if place not in found]
+        lacking = [field.name for field, place in zip(mine, found, strict=True) if place < 0]
+        if (lacking or extra) and not self.allow_missing:
+            raise _lacking(lacking, [field.name for field in extra], f" in column {path!r}")
+        pairs = [
+            (field, field.with_nullable(True))
+            if place < 0
+            else self.together(field, theirs[place].with_name(field.name), f"{path}.{field.name}")
+            for field, place in zip(mine, found, strict=True)
+        ]
+        return [*pairs, *((field, field) for field in extra)]
+
+
+def _of(field: pa.Field, inner: list[pa.Field]) -> pa.Field:
+    """The field with these in it; they may be null, as in Spark, where a struct is made anew that may be."""
+    if pt.is_list(field.type):
+        return field.with_type(pa.list_(*inner))
+    is_same = [each.name for each in inner] == [each.name for each in field.type]
+    return field.with_type(
+        pa.struct(inner if is_same or not field.nullable else [f.with_nullable(True) for f in inner])
+    )
+
+
+def _lacking(mine: list[str], theirs: list[str], where: str = "") -> SchemaError:
+    return SchemaError(
+        f"unionByName: {_listed(mine, 'the other stream')}{'; ' if mine and theirs else ''}"
+        f"{_listed(theirs, 'this stream')}{where}: with allowMissingColumns=True they are null there"
+    )
 
 
 def _listed(names: list[str], where: str) -> str:
     return f"{where} has no {', '.join(map(repr, names))}" if names else ""
 
 
-def _side(fields: list[pa.Field], schema: pa.Schema, names: list[str]) -> Project:
-    """One side's columns, called `names`, in the order of all fields."""
+def _side(
+    fields: list[pa.Field], schema: pa.Schema, names: list[str], wanted: dict[str, pa.Field], by: _Names
+) -> Project:
+    """One side's columns, called `names`, in the order of all fields, and with the wanted types."""
     reading = ExpressionReader(schema, None, "unionByName")
     columns = []
     for field in fields:
         if field.name in names:
             own = reading.column(schema.names[names.index(field.name)])
-            columns.append(Computed(own.field.with_name(field.name), own.expression))
+            kind, expression = wanted[field.name].type, own.expression
+            if not kind.equals(own.field.type):
+                case = ("caseSensitive", by.is_case_sensitive)
+                expression = Call("FieldsByName", kind, (expression,), (case,))
+            columns.append(Computed(own.field.with_name(field.name).with_type(kind), expression))
         else:
             columns.append(_nothing(field.with_nullable(True)))
     return projected(columns, "unionByName")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structs, arrays and maps: taking a part out, and making a struct."""
+"""Structs, arrays and maps: taking a part out, and making a struct.
+
+`FieldsByName` is no function of Spark's: fields of structs in another order, and nulls for those that there are not.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.operators.expressions.tree import Call, UnsupportedError, ValuesError
 from penstock.operators.expressions.values import Datum, Kernel, columns_of_rows, number_scalar, of_type, refuse_where
+from penstock.operators.layouts import Differences, fitted
 
 
 def _field(call: Call, values: list[Datum]) -> Datum:
@@ -58,6 +62,11 @@ def _struct(call: Call, values: list[Datum]) -> Datum:
     return pa.StructArray.from_arrays(arrays, fields=list(call.type))
 
 
+def _by_name(call: Call, values: list[Datum]) -> Datum:
+    (column,) = columns_of_rows(values)
+    return fitted(column, call.type, Differences(widens=True, is_case_sensitive=bool(call.option("caseSensitive"))))
+
+
 NESTED: dict[str, Kernel] = {
     "GetStructField": _field,
     "GetArrayItem": _item,
@@ -65,4 +74,5 @@ NESTED: dict[str, Kernel] = {
     "Size": _size,
     "GetMapValue": _map_value,
     "CreateNamedStruct": _struct,
+    "FieldsByName": _by_name,
 }
