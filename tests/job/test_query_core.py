@@ -207,6 +207,18 @@ def test_stopped_query_ends_with_a_checkpoint() -> None:
     assert cluster.ended["j1"].error is None
 
 
+def test_a_query_that_goes_on_says_so_to_its_sources() -> None:
+    """Also in an attempt that begins anew, unless it was told to stop for good meanwhile."""
+    for stops, goes_on in (([True], True), ([True, True], True), ([True, False], False), ([False, True], False)):
+        cluster = started()
+        for each in stops:
+            cluster.send(events.StopAsked("j1", each))
+        cluster.lose_task(1, 1)
+        cluster.run()
+        found = [action.goes_on for _, action in said(cluster) if isinstance(action, StopSource)]
+        assert found == [stops[0]] * 2 + [goes_on] * 2
+
+
 def test_stopped_query_that_fails_again_ends_at_once() -> None:
     """One failure is mended, without the wait before a restart; after the next one nobody waits for ever."""
     cluster = started()

@@ -141,7 +141,7 @@ def test_an_unknown_instruction_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [TriggerCheckpoint(b"\x00\xff"), CheckpointCompleted(1), CheckpointGivenUp(2), StopSource()]
+    "action", [TriggerCheckpoint(b"\x00\xff"), CheckpointCompleted(1), CheckpointGivenUp(2), StopSource(goes_on=True)]
 )
 def test_every_action_reaches_its_task_as_it_was(action: Action) -> None:
     """Each kind has a name on the wire."""

@@ -94,6 +94,20 @@ def test_a_source_that_is_told_to_stop_ends() -> None:
     assert Conversation(1).action_came(StopSource(), 0.0) == []
 
 
+def test_a_query_that_goes_on_is_not_at_the_end_of_its_run() -> None:
+    """Neither for the sources that are told so, nor for the tasks behind them."""
+    caught_up = Conversation(0, available_now=True)
+    caught_up.source_ended()
+    for core in (Conversation(0), caught_up):
+        assert core.has_all
+        assert core.action_came(StopSource(goes_on=True), 0.0)[-1] == EndData(stopped=True, goes_on=True)
+        assert not core.has_all
+    behind = Conversation(2)
+    behind.event_came(0, EndOfData(), 0.0)
+    assert behind.event_came(1, EndOfData(stopped=True, goes_on=True), 0.0) == [EndData(stopped=True, goes_on=True)]
+    assert not behind.has_all
+
+
 def test_a_checkpoint_is_given_up_by_a_marker_or_by_the_coordinator() -> None:
     """Either way channels that were stopped go on."""
     core = Conversation(2)

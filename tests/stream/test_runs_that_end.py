@@ -264,7 +264,7 @@ def counted_of(folder: Path, width: int, *sources: Two, is_bounded: bool) -> Job
     return graph_of(both.keyBy(window("ts", "10 microseconds")).agg(n=("*", "count")), folder)
 
 
-def run_of(folder: Path, width: int, *sources: Two, rows: int, is_bounded: bool) -> float:
+def run_of(folder: Path, width: int, *sources: Two, rows: int, is_bounded: bool, goes_on: bool = False) -> float:
     """A run over so many new rows, to its end or until it is stopped; how many were late."""
     graph = counted_of(folder, width, *sources, is_bounded=is_bounded)
     with LocalQuery(graph, location(folder), settings=OFTEN, available_now=is_bounded) as query:
@@ -273,7 +273,7 @@ def run_of(folder: Path, width: int, *sources: Two, rows: int, is_bounded: bool)
             read = range(len(sources))
             query.run_until(lambda: sum(_metrics(query, "rows_in", read)) >= rows, "its rows are read")
             query.run_until(lambda: query.completed, "a checkpoint is complete")
-            query.stop()
+            query.stop(goes_on=goes_on)
         query.run_through()
         return sum(_metrics(query, "rows_late"))
 
@@ -301,3 +301,14 @@ def test_a_source_without_rows_in_a_run_holds_the_other_one_back(tmp_path: Path,
         one += [3000] if 3000 in other else []
         assert run_of(tmp_path, 1, Two(only=one), Two(slow=other), rows=rows, is_bounded=is_bounded) == 0
     assert sorted(published(tmp_path)["n"].to_pylist()) == [1, 3]
+
+
+def test_event_time_of_a_query_with_other_numbers_of_tasks_goes_on_where_it_was(tmp_path: Path) -> None:
+    """It does not end its run: the partition that has had no row yet goes on to hold the other one back."""
+    slow: list[int] = []
+    for more, width in (([], 2), ([50, 51, 52], 1), ([60], 2)):
+        slow += more
+        rows = Two(fast=[1000], slow=slow)
+        assert run_of(tmp_path, width, rows, rows=len(more) or 1, is_bounded=False, goes_on=True) == 0
+    assert run_of(tmp_path, 1, Two(fast=[1000, 2000], slow=[*slow, 2000]), rows=2, is_bounded=False) == 0
+    assert sorted(published(tmp_path)["n"].to_pylist()) == [1, 1, 3]

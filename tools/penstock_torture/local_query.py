@@ -117,7 +117,7 @@ class LocalQuery:
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
         self.lines: dict[Task, TaskLine] = {}
         self.attempt = -1
-        self._is_stopping = self._is_finished = False
+        self._is_stopping = self._is_finished = self._stop_goes_on = False
         self._available = AvailableNow()
         self.completed: list[int] = []
         self.declined: list[str] = []
@@ -210,7 +210,7 @@ class LocalQuery:
         if self._storage is not None:
             self._carry_out(self._coordinator.running(self._tasks, time.monotonic(), self.finished))
         if self._is_stopping:
-            self._act(StopSource(), self._tasks)
+            self._act(StopSource(self._stop_goes_on), self._tasks)
 
     def _saved(self) -> SavedParts:
         """The newest checkpoint; raises CheckpointError where a task found it damaged, and there is none before."""
@@ -254,15 +254,16 @@ class LocalQuery:
             found[chunk.name] += chunk.length
         return found
 
-    def stop(self) -> None:
-        """Tell all sources to stop, in each attempt from now on."""
+    def stop(self, *, goes_on: bool = False) -> None:
+        """Tell all sources to stop, in each attempt from now on; the next query may go on in the same run."""
+        self._stop_goes_on = goes_on
         self._available.stopped()
         self._begin_to_stop()
 
     def _begin_to_stop(self) -> None:
         self._is_stopping = True
         self._carry_out(self._coordinator.stopping(time.monotonic()))
-        self._act(StopSource(), self._tasks)
+        self._act(StopSource(self._stop_goes_on), self._tasks)
 
     def run(self, until: float | None = None) -> bool:
         """Be the driver until the query has ended, which gives True, or to this moment; replaces failed attempts."""

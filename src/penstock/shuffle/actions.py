@@ -29,7 +29,9 @@ class CheckpointGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class StopSource:
-    """Take no more from the source: the query is told to stop."""
+    """Take no more from the source: the query is told to stop. One that `goes_on` at once is not at a run's end."""
+
+    goes_on: bool = False
 
 
 Action = TriggerCheckpoint | CheckpointCompleted | CheckpointGivenUp | StopSource

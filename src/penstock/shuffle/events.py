@@ -14,9 +14,11 @@ class EndOfData:
     """The producer's user code has ended and will send no further rows on this channel.
 
     `stopped` says that its query was told to stop: the data has not ended, so no operator gives its last rows.
+    `goes_on`: the query goes on at once, with other numbers of tasks, so its run does not end either.
     """
 
     stopped: bool = False
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ Event = EndOfData | EndOfPartition | EpochEnd | EpochAhead | ProducerIs | Reatta
 _SUMS = struct.Struct("<BQQQ")
 _EPOCH = struct.Struct("<BQQQQ")
 _PRODUCER = struct.Struct("<Bq")
+_ENDS = (b"\x01", b"\x01\x01", b"\x01\x02")
+"""The ends of data: as such, of a query that was stopped, and of one that goes on."""
 
 
 def encode_event(event: Event) -> bytes:
@@ -98,7 +102,7 @@ def encode_event(event: Event) -> bytes:
         kind = 5 if event.overtakes else 4
         return _EPOCH.pack(kind, event.rows, event.bytes, event.checksum, event.messages) + event.payload
     if isinstance(event, EndOfData):
-        return b"\x01\x01" if event.stopped else b"\x01"
+        return _ENDS[event.stopped + (event.stopped and event.goes_on)]
     if isinstance(event, ProducerIs):
         return _PRODUCER.pack(7, event.attempt)
     if isinstance(event, Reattached):
@@ -120,8 +124,8 @@ def barrier_of(data: bytes) -> bytes:
 
 def decode_event(data: bytes) -> Event:
     """Inverse of `encode_event`; raises ProtocolError for anything else."""
-    if data in (b"\x01", b"\x01\x01"):
-        return EndOfData(stopped=len(data) == 2)
+    if data in _ENDS:
+        return EndOfData(stopped=data != _ENDS[0], goes_on=data == _ENDS[2])
     if data[:1] == b"\x02" and len(data) == _SUMS.size:
         _, rows, size, checksum = _SUMS.unpack(data)
         return EndOfPartition(rows, size, checksum)

@@ -47,6 +47,7 @@ class EndData:
     """No more rows come: end the operators, pass EndOfData on, say that all is processed."""
 
     stopped: bool
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Conversation:
         self._with_data = set(numbers)
         self._open = set(numbers)
         self._has_source = not channels
-        self._stopped = False
+        self._stopped = self._goes_on = False
         self._has_data = True
         self._last_part: int | None = None
         """The first checkpoint that this task took part in since its data has ended."""
@@ -134,8 +135,8 @@ class Conversation:
 
     @property
     def has_all(self) -> bool:
-        """True if all has come that the run was to read, as far as is known here."""
-        return self._has_caught_up or not (self._waits_for_stop and self._has_source)
+        """True if the run ends and all has come that it was to read, as far as is known here."""
+        return not self._goes_on and (self._has_caught_up or not (self._waits_for_stop and self._has_source))
 
     def event_came(self, channel: int, event: Event, now: float) -> list[Decision]:
         """An event of a channel; raises ProtocolError for one that can't be."""
@@ -168,6 +169,7 @@ class Conversation:
         assert isinstance(action, StopSource)  # noqa: S101 - there are no others
         if not self._has_source or not self._has_data:
             return []
+        self._goes_on = action.goes_on
         return [StopReading(), *self._end_data(stopped=True)]
 
     def source_ended(self) -> list[Decision]:
@@ -208,6 +210,7 @@ class Conversation:
             raise ProtocolError(f"the data of channel {channel} has ended twice")
         self._with_data.discard(channel)
         self._stopped |= event.stopped
+        self._goes_on |= event.goes_on
         return [] if self._with_data else self._end_data(stopped=self._stopped)
 
     def _channel_ended(self, channel: int) -> list[Decision]:
@@ -219,7 +222,7 @@ class Conversation:
 
     def _end_data(self, *, stopped: bool) -> list[Decision]:
         self._has_data = False
-        return [EndData(stopped), *self._finish()]
+        return [EndData(stopped, self._goes_on), *self._finish()]
 
     def _completed(self, checkpoint: int) -> list[Decision]:
         if self._last_part is not None and checkpoint >= self._last_part:

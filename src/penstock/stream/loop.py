@@ -467,7 +467,7 @@ class StreamLoop:
         else:
             self._put(self._event_time.end(self._times.idle))
         self._put(self._chain.end_input(stopped=decided.stopped))
-        self._due.appendleft(EndOfData(decided.stopped))
+        self._due.appendleft(EndOfData(decided.stopped, decided.goes_on))
 
     def _finish(self) -> None:
         if self._publishes:

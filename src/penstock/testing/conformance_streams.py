@@ -322,9 +322,9 @@ class StreamConformance:
     def test_an_end_can_be_a_stop(self, streams: Streams) -> None:
         """The reader learns whether the data has ended or the query was stopped."""
         producer, consumer = streams.pair()
-        producer.raw.emit(EndOfData(stopped=True))
+        producer.raw.emit(EndOfData(stopped=True, goes_on=True))
         producer.raw.finish()
-        assert consumer.drain()[0].event == EndOfData(stopped=True)
+        assert consumer.drain()[0].event == EndOfData(stopped=True, goes_on=True)
 
     def test_a_failed_producer_is_told_to_a_waiting_reader(self, streams: Streams) -> None:
         """The wait ends, and the poll says why."""

@@ -280,7 +280,7 @@ class StreamingQuery:
         wanted = partitions_argument(numPartitions, "rescale")
         if way is not None and wanted is not None:
             self._rescaling.ask(way.planned(wanted, self.slots), title)
-            self._insist(lambda: self._started.master.stop_query(self._started.handle.job), timeout)
+            self._insist(lambda: self._started.master.stop_query(self._started.handle.job, goes_on=True), timeout)
             self._rescaling.wait(title, timeout)
 
     def explain(self) -> None:

@@ -211,9 +211,10 @@ class OwnerSeen:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """A query is to end well."""
+    """A query is to end well; one that `goes_on` with other numbers of tasks does not end its run."""
 
     job: str
+    goes_on: bool = False
 
 
 ForParts = (

@@ -394,10 +394,10 @@ class JobDriver:
         found = await (await self._masters.named_results(service)).find_result(name)
         return None if found is None else NamedResult(name, service, found[0], tuple(found[1]))
 
-    def stop_query(self, job: str) -> None:
-        """A streaming query is to end well."""
+    def stop_query(self, job: str, *, goes_on: bool = False) -> None:
+        """A streaming query is to end well, or goes on at once with other numbers of tasks."""
         self.queries.stopping(job)
-        self.handle(events.StopAsked(job))
+        self.handle(events.StopAsked(job, goes_on))
 
     def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
         self.figures.forget_job(job)

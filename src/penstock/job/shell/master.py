@@ -196,9 +196,12 @@ class JobMaster:
         """Ask a job to stop; unknown ones are ignored."""
         self._call(lambda: self._driver.handle(events.CancelRequested(job, cause)), is_order=True)
 
-    def stop_query(self, job: str) -> None:
-        """Ask a streaming query to end well: its sources stop, a last checkpoint, its sinks commit."""
-        self._call(lambda: self._driver.stop_query(job), is_order=True)
+    def stop_query(self, job: str, *, goes_on: bool = False) -> None:
+        """Ask a streaming query to end well: its sources stop, a last checkpoint, its sinks commit.
+
+        `goes_on`: it goes on at once, so no run of it ends.
+        """
+        self._call(lambda: self._driver.stop_query(job, goes_on=goes_on), is_order=True)
 
     def checkpoint(self, job: str, seconds: float) -> int:
         """A checkpoint of a streaming query, now: its number.

@@ -86,7 +86,7 @@ class Checkpoints:
         """The number of looks that have no answer yet."""
         self._wake: float | None = None
         self._wakes = 0
-        self._is_stopping = self._is_short = False
+        self._is_stopping = self._is_short = self._stop_goes_on = False
         self._available: AvailableNow | None = None
         self._logs = self._begins_alone = False
         self._coordinator: CheckpointCoordinator | None = None
@@ -256,6 +256,8 @@ class Checkpoints:
         else:
             if self._available is not None:
                 self._available.stopped()
+            # A stop for good holds in the attempts that are still to come.
+            self._stop_goes_on = event.goes_on and (self._stop_goes_on or not self._is_stopping)
             if not self._is_stopping:
                 yield from self._begin_to_stop("query_stopping")
 
@@ -383,7 +385,7 @@ class Checkpoints:
         graph = self._topology.graph
         for subtask in self._all():
             if not graph.inputs_of(subtask.vertex.id) and (attempt := self._running(subtask)) is not None:
-                yield do.TellEnvironment(subtask.environment, TaskAction(attempt, StopSource()))
+                yield do.TellEnvironment(subtask.environment, TaskAction(attempt, StopSource(self._stop_goes_on)))
 
     # --- who is who
 
