@@ -181,14 +181,17 @@ def test_the_watermark_after_a_run_is_one_however_it_ends() -> None:
     assert more.end() == EventTimeProgress(996, is_last=True)
 
 
-@pytest.mark.parametrize("width", [1, 2])
-def test_a_backlog_is_one_batch(tmp_path: Path, width: int) -> None:
-    """Files that are there as a query begins hold event time until all are read; others move it as they come."""
+@pytest.mark.parametrize(("width", "watermarks"), [(1, 1), (2, 1), (1, 2)])
+def test_a_backlog_is_one_batch(tmp_path: Path, width: int, watermarks: int) -> None:
+    """Files that are there as a query begins hold event time until all are read; others move it as they come.
+
+    So it is where a second watermark replaces the first.
+    """
     for number, name in enumerate("abcd"):
         arrive(tmp_path, f"{name}.parquet", range(number, 400, 10))
     source = FilesSource(pafs.LocalFileSystem(), str(tmp_path / "in"), ParquetFileFormat(SCHEMA), listing_seconds=0.0)
     reader: FilesReader = source.open(0, width, [])
-    chain = Chain([("w", AssignWatermark("ts", 0).step())])
+    chain = Chain([(each, AssignWatermark("ts", 0).step()) for each in ("replaced", "w")[-watermarks:]])
     chain.open(StepContext(0, width, 16, "t"), [])
     chain.reads(reader)
     found, deadline = {Watermark()}, time.monotonic() + DEADLINE

@@ -236,12 +236,12 @@ class Chain:
         return any(getattr(step, "makes_time", False) for _, step in self._steps)
 
     def reads(self, reader: SourceReader) -> None:
-        """Tell the first step that makes watermarks whose rows they are of."""
-        first = next((step for _, step in self._steps if getattr(step, "makes_time", False)), None)
-        if first is not None:
-            if (partitions := partitions_of(reader)) is not None:
-                partitions.read_by_partition()
-            first.reads(reader)  # type: ignore[attr-defined]
+        """Tell the steps that make watermarks whose rows they are of."""
+        makers = [step for _, step in self._steps if getattr(step, "makes_time", False)]
+        if makers and (partitions := partitions_of(reader)) is not None:
+            partitions.read_by_partition()
+        for step in makers:
+            step.reads(reader)  # type: ignore[attr-defined]
 
     def end_run(self) -> None:
         """Tell the steps that make watermarks that all rows of the run have come."""
