@@ -25,7 +25,7 @@ from penstock.operators.functions import MapInArrow
 from penstock.settings import Settings
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.events import TaskEvent
-from penstock.stream.chain import Chain, StepContext
+from penstock.stream.chain import Chain, PlainStep, StepContext
 from penstock.stream.event_time import EventTime
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
@@ -116,7 +116,7 @@ def test_a_task_begins_at_the_least_of_the_watermarks_that_were_stored(found: li
 
 
 def test_a_task_without_rows_is_idle_after_a_while() -> None:
-    """Only the time counts in which it waited for rows, and a row ends it; 0 seconds: never."""
+    """Only the time counts in which it waited for rows, and a row with a time ends it; 0 seconds: never."""
     times, never = RowTimes(10, 5.0), RowTimes(10, 0.0)
     assert times.progress(0.0) == EventTimeProgress()
     for each in (times, never):
@@ -125,6 +125,8 @@ def test_a_task_without_rows_is_idle_after_a_while() -> None:
     assert times.progress(7.9) == EventTimeProgress(90)
     assert times.progress(8.0) == EventTimeProgress(90, is_idle=True)
     times.rows_came(None)
+    assert times.progress(8.0) == EventTimeProgress(90, is_idle=True)
+    times.rows_came(95)
     assert times.progress(8.0) == EventTimeProgress(90)
     assert never.progress(1e9) == EventTimeProgress(90)
 
@@ -242,6 +244,51 @@ def test_a_partition_without_rows_holds_nothing_back_after_a_while() -> None:
     while reader.partition == "fast":
         reader.poll(10)
     assert reader.partitions_waiting() == {"fast": None, "slow": None}
+
+
+def test_a_partition_whose_rows_have_no_times_holds_nothing_back_after_a_while() -> None:
+    """Nor one of which a filter in front leaves none, which the step hears of as its batches are read."""
+    chain = Chain([("few", FilterRows()), ("w", AssignWatermark("ts", 0).step())])
+    chain.open(StepContext(0, 1, 16, "t", idle_after=5.0), [])
+    reader = Named()
+    chain.reads(reader)  # type: ignore[arg-type]
+
+    def given(partition: str, *times: int | None, waited: float) -> EventTimeProgress:
+        reader.partition = partition
+        chain.push(timed_batch(*times))
+        return chain.advance(EventTimeProgress(), waited)[1]
+
+    assert given("other", 5, waited=0.0).watermark.is_none
+    assert given("own", None, waited=1.0).watermark.is_none
+    assert given("own", -1, waited=5.9).watermark.is_none
+    assert chain.advance(EventTimeProgress(), 50.0)[1].watermark.is_none  # its rows may be on their way
+    assert given("own", -1, waited=6.0) == EventTimeProgress(5)
+    assert given("own", 2, waited=6.1) == EventTimeProgress(5)
+    assert given("other", 90, waited=20.0) == EventTimeProgress(5)
+    assert given("own", None, waited=21.0) == EventTimeProgress(5)
+
+
+class Named:
+    """A reader of two partitions that says which one it has read."""
+
+    partition = ""
+
+    def partitions_waiting(self) -> dict[str, float | None]:
+        """Both have rows at any time."""
+        return {"own": None, "other": None}
+
+    def read_by_partition(self) -> None:
+        """It does."""
+
+
+class FilterRows(PlainStep):
+    """Leaves out what is before 1970."""
+
+    name = "few"
+
+    def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """The others, and those without a time."""
+        return [batch.filter(pc.fill_null(pc.greater_equal(batch["ts"].cast(pa.int64()), 0), fill_value=True))]
 
 
 def timed_batch(*times: int | None) -> pa.RecordBatch:

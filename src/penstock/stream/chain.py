@@ -163,6 +163,8 @@ class Chain:
         """The watermark behind all steps."""
         self._timed = [place for place, (_, step) in enumerate(steps) if hasattr(step, "time_passed")]
         """The places of steps that work by the clock."""
+        self._told_of_reads: list[Step] = []
+        """The steps that hear of each batch of a source: filters in front of them may leave none of its rows."""
         self.allows_later_watermarks = all(_allows_later(step) for _, step in self._steps)
         """True if rows may be taken ahead of watermarks that came in front of them, so that they cost less."""
 
@@ -224,6 +226,8 @@ class Chain:
     def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """The rows that come out of the chain's end for this batch."""
         batches = [batch]
+        for maker in self._told_of_reads:
+            maker.batch_read()  # type: ignore[attr-defined]
         for _, step in self._steps:
             if not batches:
                 break
@@ -242,6 +246,7 @@ class Chain:
             partitions.read_by_partition()
         for step in makers:
             step.reads(reader)  # type: ignore[attr-defined]
+        self._told_of_reads = makers
 
     def end_run(self) -> None:
         """Tell the steps that make watermarks that all rows of the run have come."""

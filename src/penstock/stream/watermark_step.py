@@ -98,6 +98,11 @@ class WatermarkStep(PlainStep):
         """The rows are those of this reader."""
         self._reader, self._partitions = reader, partitions_of(reader)
 
+    def batch_read(self) -> None:
+        """A batch of the reader comes, of which filters may leave no row."""
+        if self._partitions is not None:
+            self._of_partitions.was_read(self._partitions.partition)
+
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The batch as it is."""
         moment = greatest(batch.column(self._operator.column))
@@ -121,7 +126,7 @@ class WatermarkStep(PlainStep):
             return (
                 self._of_partitions.held()
                 if is_held
-                else self._of_partitions.progress(waiting, is_last=self._has_all)
+                else self._of_partitions.progress(waiting, waited, is_last=self._has_all)
             )
         if is_held:
             return self._times.held(waited)

@@ -198,9 +198,9 @@ class RowTimes:
         self.counting = Watermark(greatest) if counting is None else counting
 
     def rows_came(self, greatest: int | None) -> None:
-        """Rows came; `greatest` is the greatest of their times, None where all are null."""
-        self._had_rows = True
+        """Rows came; `greatest` is the greatest of their times, None where all are null: they are as no rows."""
         if greatest is not None:
+            self._had_rows = True
             self.greatest = max(self.greatest, greatest)
             self.counting = max(self.counting, Watermark(greatest))
 
@@ -227,7 +227,8 @@ class PartitionTimes:
     """The watermark of a task that reads several partitions: the least of theirs, as it is of a task's channels.
 
     A partition that has given no row yet holds it back as well. One that has had nothing for `idle_after` seconds,
-    as its reader says, does not, until it has rows again; 0: it always does. At the end of a run those that had
+    as its reader says, or in so many seconds of waiting has given only rows that have no time or pass no filter, does
+    not, until it has rows with times again; 0: it always does. At the end of a run those that had
     nothing when they were asked last count if they had rows in it, and all others hold. It never goes back.
     """
 
@@ -240,6 +241,11 @@ class PartitionTimes:
         """The greatest time of each partition that has given rows."""
         self.fresh: set[str] = set()
         """Those that have given rows in this run, and since they were idle last."""
+        self._read: set[str] = set()
+        self._timed: set[str] = set()
+        """Those that have given rows, and rows with times, since the last look."""
+        self._timeless: dict[str, tuple[float, float]] = {}
+        """The seconds that the task had waited when a partition began to give no times, and when it last did so."""
 
     @property
     def reached(self) -> Watermark:
@@ -250,18 +256,28 @@ class PartitionTimes:
         """Begin with times that were reached before; `fresh`: in a run that is not over."""
         self._reached, self.greatest, self.fresh = reached, dict(greatest), set(fresh)
 
+    def was_read(self, partition: str) -> None:
+        """Rows of a partition were read, of which filters may leave none."""
+        self._read.add(partition)
+
     def rows_came(self, partition: str, greatest: int | None) -> None:
         """Rows of a partition came; `greatest` is the greatest of their times, None where all are null."""
         if greatest is not None:
             self.greatest[partition] = max(self.greatest.get(partition, LEAST), greatest)
             self.fresh.add(partition)
+            self._timed.add(partition)
 
     def held(self) -> EventTimeProgress:
         """Event time while rows that came are one batch with others that have not come."""
         return EventTimeProgress(self._reached.less(self._delay))
 
-    def progress(self, waiting: Waiting, *, is_last: bool = False) -> EventTimeProgress:
-        """Event time now, or at the end of a run; `waiting` are the partitions that may give rows."""
+    def progress(self, waiting: Waiting, waited: float = 0.0, *, is_last: bool = False) -> EventTimeProgress:
+        """Event time now, or at the end of a run; `waiting` are the partitions that may give rows.
+
+        `waited` are the seconds in which the task has waited for rows since its begin.
+        """
+        without_times = self._without_times(waiting, waited)
+        waiting = waiting if is_last else {**waiting, **without_times}
         holding = {each for each, seconds in waiting.items() if self._holds(each, seconds, is_last=is_last)}
         self.fresh &= holding
         if holding:
@@ -272,6 +288,25 @@ class PartitionTimes:
             reached = max(self.greatest.values(), default=LEAST)
         self._reached = max(self._reached, Watermark(reached))
         return EventTimeProgress(self._reached.less(self._delay), not holding, is_last, bool(holding) or not is_last)
+
+    def _without_times(self, waiting: Waiting, waited: float) -> dict[str, float]:
+        """Those that have given rows for long enough, and none with a time; and for how long."""
+        for each in self._timed:
+            self._timeless.pop(each, None)
+        for each in self._read - self._timed:
+            first, _ = self._timeless.get(each, (waited, waited))
+            self._timeless[each] = first, waited
+        self._read.clear()
+        self._timed.clear()
+        found = {}
+        for each in self._timeless.keys() & waiting.keys():
+            first, last = self._timeless[each]
+            seconds = waiting[each]
+            # One that had some when it was asked last, and was not read since, may have rows that have not come.
+            since = (last if seconds is None else waited) - first
+            if 0 < self._idle_after <= since:
+                found[each] = max(seconds or 0.0, since)
+        return found
 
     def _holds(self, partition: str, seconds: float | None, *, is_last: bool) -> bool:
         if seconds is None:
