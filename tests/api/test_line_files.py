@@ -22,9 +22,14 @@ from hypothesis import strategies as st
 
 from penstock import readCsv, readJson, readText
 from penstock.api import line_files, readers
+from penstock.api.csv_lines import CsvForm, CsvLines
+from penstock.api.csv_quotes import Quoting
 from penstock.api.json_lines import JsonLines
 from penstock.api.line_files import LineRange, whole_lines
+from penstock.api.line_formats import TextLines
 from penstock.errors import JobError, SchemaError, SettingError
+from penstock.operators.csv_write import CsvSigns, csv_lines, signs_fault
+from penstock.stream.file_rows import START, LineFileFormat
 from penstock.testing.local_runner import run_local
 
 
@@ -365,6 +370,11 @@ def test_times_without_a_zone_are_the_sessions(tmp_path: Path, monkeypatch: pyte
         {"t": None, "d": None, "s": None},
     ]
     (tmp_path / "b.json").write_text('{"t": "noon"}\n')
+    instant = pa.timestamp("us", "UTC")
+    (tmp_path / "c.json").write_text('{"s": {"t": ["2024-01-02T03:04:05Z"], "n": []}, "t": "2024-01-02T03:04:05Z"}\n')
+    inner = readJson(Zurich(), tmp_path / "c.json").schema.field("s").type
+    assert inner.field("t").type.value_type == instant
+    assert inner.field("n").type.value_type == pa.string()
     with pytest.raises(JobError, match=r"json .*b\.json: a value does not fit .*noon"):
         run_local(readJson(Zurich(), tmp_path / "b.json", "t timestamp", mode="FAILFAST"))
 
@@ -398,3 +408,87 @@ def test_a_file_without_lines_is_refused(tmp_path: Path, read: Callable[..., obj
     pq.write_table(pa.table({"n": [1]}), tmp_path / "rows.csv")
     with pytest.raises(SettingError, match=rf"{read.__name__}: .*rows.csv is a Parquet file.* penstock.readParquet"):
         read(None, tmp_path)
+
+
+def test_folders_named_by_values_are_columns_of_lines(tmp_path: Path) -> None:
+    """After those of the lines or in their place, in the declared type or Spark's; none where they are not asked for.
+
+    Also in a union, whose sides have folders of other names.
+    """
+    for day in ("007", "8"):
+        folder = tmp_path / f"day={day}"
+        folder.mkdir()
+        (folder / "a.csv").write_text(f"v\na{day}\n")
+        (folder / "a.json").write_text('{"Day": "x", "v": "a"}\n')
+    csv, json = {"pathGlobFilter": "*.csv", "header": True}, {"pathGlobFilter": "*.json"}
+    stream = readCsv(None, tmp_path, **csv)
+    assert stream.schema == pa.schema([("v", pa.string()), ("day", pa.int32())])
+    rows = [{"v": "a007", "day": 7}, {"v": "a8", "day": 8}]
+    assert run_local(stream).to_pylist() == rows
+    declared = run_local(readCsv(None, tmp_path, "DAY string, v string", **csv))
+    assert declared.to_pylist() == [{"v": "a007", "DAY": "007"}, {"v": "a8", "DAY": "8"}]
+    with pytest.raises(SchemaError, match="names of folders say day, which is int32 there and bool in the schema"):
+        readCsv(None, tmp_path, "day boolean, v string", **csv)
+    assert run_local(readJson(None, tmp_path, **json)).to_pylist() == [{"day": day, "v": "a"} for day in (7, 8)]
+    assert run_local(readJson(None, tmp_path, "v string, day long", **json))["day"].to_pylist() == [7, 8]
+    text = readText(None, tmp_path, **json)
+    assert text.columns == ["value", "day"]
+    assert readText(None, tmp_path, recursiveFileLookup=True, **json).columns == ["value"]
+    (tmp_path / "other" / "day=9").mkdir(parents=True)
+    (tmp_path / "other" / "day=9" / "a.csv").write_text("v\na9\n")
+    both = stream.union(readCsv(None, tmp_path / "other", header=True))
+    assert sorted(run_local(both)["day"].to_pylist()) == [7, 8, 9]
+    (tmp_path / "a.csv").write_text("v\nb\n")
+    with pytest.raises(SchemaError, match="readCsv: folders' names do not have the same columns"):
+        readCsv(None, tmp_path, **csv)
+
+
+@pytest.mark.parametrize("ending", ["deflate", "snappy"])
+def test_lines_that_only_spark_uncompresses_are_refused(tmp_path: Path, ending: str) -> None:
+    """By jobs and queries, wherever the file stands; they were rows of what its bytes looked like."""
+    (tmp_path / "a.csv").write_text("1\n")
+    path = tmp_path / f"b.csv.{ending}"
+    path.write_bytes(b"\x01\n\x02")
+    with pytest.raises(SchemaError, match=f"b.csv.{ending} is compressed in a way that only Spark reads"):
+        readCsv(None, tmp_path)
+    with pytest.raises(SchemaError, match=f"b.csv.{ending} is compressed in a way that only Spark reads"):
+        next(LineFileFormat(TextLines()).rows(pafs.LocalFileSystem(), str(path), START))
+
+
+def test_patterns_are_hadoops(tmp_path: Path) -> None:
+    """Both signs of all others; what no reader takes of a folder is taken by no pattern, but by its name."""
+    for name in ("a.txt", "b.txt", "^d.txt", "_e.txt", "f.txt._COPYING_", "_g/h.txt", "i/j.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for pattern, names in {
+        "[^b].txt": ["a.txt"],
+        "[!b].txt": ["a.txt"],
+        "[b^]*.txt": ["^d.txt", "b.txt"],
+        "*": ["^d.txt", "a.txt", "b.txt", "i/j.txt"],
+        "**/*": ["^d.txt", "a.txt", "b.txt", "i/j.txt"],
+        "_g/*": ["_g/h.txt"],
+        "_e.txt": ["_e.txt"],
+    }.items():
+        assert sorted(run_local(readText(None, f"{tmp_path}/{pattern}"))["value"].to_pylist()) == names, pattern
+    with pytest.raises(SettingError, match="nothing matches"):
+        readText(None, f"{tmp_path}/_e*")
+
+
+@pytest.mark.parametrize("separator", ["\t", " ", ","])
+@pytest.mark.parametrize("null", ["", "NA", "\\N"])
+def test_no_row_of_csv_is_lost(separator: str, null: str) -> None:
+    """Rows of nulls where the separator is a blank, and texts of signs that a reader takes off or skips."""
+    texts = [None, "x", " ", "\t", "\x0b", "\x01", "\x00y", "y\x1f", separator, None]
+    batch = pa.record_batch([pa.array(texts), pa.array([None, *texts[2:], None])], names=["a", "b"])
+    for rows in (batch, batch.select(["a"])):
+        lines = csv_lines(rows, CsvSigns(separator, null)).to_pybytes()
+        found = CsvLines(rows.schema, CsvForm(Quoting(separator, '"', ""), null)).rows(lines)
+        assert found.to_pylist() == rows.to_pylist()
+
+
+def test_a_null_that_no_reader_of_csv_finds_is_refused() -> None:
+    """Of blanks, or with signs of the file's own."""
+    for null in (" ", "\x01", "a,b", '"', "a\nb"):
+        assert "name another" in signs_fault(CsvSigns(",", null))
+    for null in ("", "NA", "\\N", "a b", "a;b"):
+        assert not signs_fault(CsvSigns(",", null))

@@ -18,7 +18,7 @@ import pytest
 
 import penstock
 from penstock.api.parquet import parquet_source
-from penstock.api.partition_columns import PartitionTyping, folder_columns, partition_values
+from penstock.api.partition_columns import PartitionTyping, folder_columns, partition_values, with_folders
 from penstock.errors import SchemaError
 from penstock.testing.local_runner import run_local
 
@@ -151,3 +151,16 @@ print(sum(batch.num_rows for batch in source.read(0, 1)), "pandas" in sys.module
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "5 False\n"
+
+
+def test_a_column_of_a_folder_in_another_case_is_the_files(tmp_path: Path) -> None:
+    """It has the folder's name and value at the file's place, unless the session tells cases apart."""
+    write(tmp_path, {"Year=1": {"year": [7], "a": [2]}})
+    assert run_local(penstock.readParquet(None, tmp_path)).to_pylist() == [{"Year": 1, "a": 2}]
+    for condition, rows in ((1, [(1, 2)]), (7, [])):
+        assert rows == [
+            tuple(row.values())
+            for row in run_local(penstock.readParquet(None, tmp_path, filter=[("Year", "=", condition)])).to_pylist()
+        ]
+    apart = with_folders(pa.schema([("year", pa.int64())]), pa.record_batch({"Year": [1]}), is_case_sensitive=True)
+    assert apart.names == ["year", "Year"]

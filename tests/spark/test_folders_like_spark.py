@@ -117,3 +117,29 @@ def test_files_are_chosen_as_spark_chooses_them(spark: Any, tmp_path: Path) -> N
     ours = penstock.readText(spark, tmp_path, **options)
     theirs = spark.read.options(**options).text(str(tmp_path))
     assert sorted(row.value for row in ours.toDF().collect()) == sorted(row.value for row in theirs.collect())
+
+
+def test_folders_of_lines_as_spark_reads_them(spark: Any, tmp_path: Path) -> None:
+    """CSV, JSON and text below folders with values, with a schema that has them or not; names in another case too."""
+    for day in ("007", "8"):
+        folder = tmp_path / "in" / f"day={day}" / "Kind=a%2Fb"
+        folder.mkdir(parents=True)
+        (folder / "a.csv").write_text("v,kind\nx,y\n")
+        (folder / "a.json").write_text('{"DAY": "x", "v": "a"}\n')
+    path = str(tmp_path / "in")
+    for form, schema, given in (
+        ("csv", None, {"header": True}),
+        ("csv", "day string, v string, k string", {"header": True}),
+        ("csv", "v string, k string, kind string", {}),
+        ("json", None, {}),
+        ("json", "v string, Day long, kind string", {}),
+        ("text", None, {}),
+    ):
+        chosen = {"pathGlobFilter": "*.json" if form == "json" else "*.csv"}
+        reader = spark.read.options(**given, **chosen)
+        theirs = (reader if schema is None else reader.schema(schema)).format(form).load(path)
+        read = {"csv": penstock.readCsv, "json": penstock.readJson, "text": penstock.readText}[form]
+        own = {key: value for key, value in given.items() if key == "header"}
+        ours = read(spark, path, **({} if schema is None else {"schema": schema}), **own, **chosen).toDF()
+        assert [(f.name, f.dataType) for f in ours.schema] == [(f.name, f.dataType) for f in theirs.schema]
+        assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))

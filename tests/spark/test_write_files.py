@@ -190,6 +190,8 @@ def test_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
         stream.writeParquet(tmp_path / "file", overwrite=True)
     with pytest.raises(SettingError, match=r"'zip' is none of none, snappy"):
         stream.writeParquet(tmp_path / "out", compression="zip")
+    with pytest.raises(SettingError, match="writeCsv: nullValue ' ' has a blank at an end"):
+        stream.writeCsv(tmp_path / "out", nullValue=" ")
     assert not ran.exists()
     assert [path.name for path in listed(tmp_path)] == ["file"]
 

@@ -35,7 +35,7 @@ from penstock.errors import SchemaError, SettingError
 from penstock.graph import as_nullable, own_types, shown_type, unwritable
 from penstock.machine.durable import swapped, sync_file, sync_folder
 from penstock.machine.locations import at_uri, here, is_here, is_uri
-from penstock.operators.csv_write import PLAIN_CSV, CsvSigns, csv_fault
+from penstock.operators.csv_write import PLAIN_CSV, CsvSigns, csv_fault, signs_fault
 from penstock.operators.file_forms import LINE_CODECS, FileForm
 from penstock.operators.file_write import PartWriter, WriteFiles
 from penstock.operators.json_write import json_fault
@@ -87,6 +87,8 @@ def write_csv(
     """See `Stream.writeCsv`; `signs` are its separator, null and header. Raises SettingError or SchemaError first."""
     separator, null, header = signs
     form = CsvSigns(quoting(separator, '"', None, "writeCsv").separator, null, header)
+    if wrong := signs_fault(form):
+        raise SettingError(f"writeCsv: {wrong}")
     return _write_lines(stream, path, "csv", csv_fault, compression, overwrite, partition_by, form)
 
 

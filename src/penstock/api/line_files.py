@@ -3,7 +3,8 @@
 
 A line is a record: files are cut at line ends into pieces of some megabytes, which the tasks share; a compressed file
 (`.gz`, `.bz2`, `.zst`, ...) is one piece. Paths are as for `readParquet`. Types are declared, or found in the first
-piece when the stream is built; the reader's mode says what becomes of a line that does not fit.
+piece when the stream is built; the reader's mode says what becomes of a line that does not fit. Values in names of
+folders are columns after those of the lines, or in place of one of the same name.
 
 Limits: UTF-8; a quoted CSV field may hold no line end, as in Spark without multiLine. JSON fields that the schema
 does not name are ignored.
@@ -17,6 +18,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.api.partition_columns import (
+    PartitionTyping,
+    constant,
+    folder_columns,
+    names_of,
+    partition_values,
+    with_folders,
+)
 from penstock.api.paths import ListedFile, PathLike, data_files
 from penstock.errors import SchemaError, SettingError
 from penstock.machine.file_choice import EACH_FILE, FileChoice
@@ -28,7 +37,7 @@ from penstock.operators.line_ends import (
     portions,
     without_mark,
 )
-from penstock.operators.line_format import COMPRESSED, LineFormat, most_lines
+from penstock.operators.line_format import COMPRESSED, LineFormat, most_lines, refuse_compressed
 
 PIECE_BYTES = 8 << 20
 READ_BYTES = 1 << 20
@@ -61,6 +70,14 @@ class LinesSource:
     files: tuple[ListedFile, ...]
     pieces: tuple[LineRange, ...]
     format: LineFormat
+    folders: pa.RecordBatch | None = None
+    """What the names of each file's folders hold."""
+    is_case_sensitive: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' schema."""
+        return with_folders(self.format.schema, self.folders, is_case_sensitive=self.is_case_sensitive)
 
     @property
     def name(self) -> str:
@@ -74,13 +91,16 @@ class LinesSource:
         for other in others:
             if (other.filesystem, other.format) != (self.filesystem, self.format):
                 return None
+            if other.folders is not None or self.folders is not None:
+                return None
             pieces += [replace(piece, file=piece.file + len(files)) for piece in other.pieces]
             files += other.files
         return replace(self, files=tuple(files), pieces=tuple(pieces))
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """This subtask's pieces: neighbours, so that each file is opened by few."""
-        count, most = len(self.pieces), most_lines(self.format.schema)
+        count, schema = len(self.pieces), self.schema
+        most = most_lines(schema)
         for piece in self.pieces[subtask * count // parallelism : (subtask + 1) * count // parallelism]:
             path = self.files[piece.file].path
             for lines in (part for read in self._lines(piece, path) for part in portions(read, most)):
@@ -89,7 +109,15 @@ class LinesSource:
                 except pa.ArrowInvalid as error:
                     raise SchemaError(f"{self.format.name} {path}: {error}") from error
                 if batch.num_rows:
-                    yield batch
+                    yield batch if self.folders is None else self._with_folders(batch, piece.file, schema)
+
+    def _with_folders(self, batch: pa.RecordBatch, file: int, schema: pa.Schema) -> pa.RecordBatch:
+        folders = dict(zip(names_of(self.folders), self.folders or (), strict=True))
+        arrays = [
+            constant(folders[name], file, batch.num_rows) if name in folders else batch.column(place)
+            for place, name in enumerate(schema.names)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _lines(self, piece: LineRange, path: str) -> Iterator[bytes]:
         is_first = piece.start == 0
@@ -115,8 +143,18 @@ def lines_source(
             " options that choose files"
         )
     held = tuple(file for file in files if file.size) or files[:1]
+    for file in held:
+        refuse_compressed(file.path, verb)
     refuse_no_lines(filesystem, held[0].path, verb)
     return filesystem, held
+
+
+def values_of_folders(
+    files: Sequence[ListedFile], typing: PartitionTyping, verb: str, choice: FileChoice
+) -> pa.RecordBatch | None:
+    """The columns in the names of the files' folders; None where there are none, or they are not asked for."""
+    columns = [(file.path, () if choice.recursive else folder_columns(file.within)) for file in files]
+    return partition_values(columns, typing, verb)
 
 
 def refuse_no_lines(filesystem: pafs.FileSystem, path: str, verb: str) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.api.bad_lines import CORRUPT
 from penstock.api.csv_lines import CsvForm, as_utf8, fields, fields_of_line, line_array, without_blank_lines
 from penstock.errors import SchemaError
+from penstock.graph import fields_of, with_fields
 from penstock.operators.line_ends import first_line_with_text
 from penstock.operators.line_values import found_type
 
@@ -27,12 +28,13 @@ class Inference:
     with_zone: bool = True
 
     def known(self, kind: pa.DataType) -> pa.DataType:
-        """For a type that Arrow's reader of JSON has found."""
+        """For a type that Arrow's reader of JSON has found, also inside structs and lists."""
         if pa.types.is_null(kind):
             return pa.string()
         if pa.types.is_timestamp(kind):
             return pa.timestamp("us", "UTC" if self.with_zone or kind.tz else None)
-        return kind
+        inner = [field.with_type(self.known(field.type)) for field in fields_of(kind)]
+        return with_fields(kind, inner) if inner else kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from penstock.api.partition_columns import (
     folder_columns,
     names_of,
     partition_values,
+    with_folders,
 )
 from penstock.api.paths import PathLike, data_files
 from penstock.api.reading import reading_of
@@ -273,7 +274,7 @@ def parquet_files(
                 group = file.metadata.row_group(number)
                 groups.append(RowGroup(index, number, group.num_rows, group.total_byte_size))
     assert columns is not None  # noqa: S101 - there is at least one path
-    whole = with_folders(columns.schema, folders)
+    whole = with_folders(columns.schema, folders, is_case_sensitive=reading.is_case_sensitive)
     return ParquetFiles(filesystem, paths, whole, tuple(groups), folders, reading, columns.stored)
 
 
@@ -288,14 +289,6 @@ def _parquet(name: str, filesystem: pafs.FileSystem) -> Iterator[Any]:
         ) from error
     with file:
         yield file
-
-
-def with_folders(schema: pa.Schema, folders: pa.RecordBatch | None) -> pa.Schema:
-    """The files' columns, and those of their folders after them or in place of one of the same name."""
-    for field in folders.schema if folders is not None else ():
-        place = schema.get_field_index(field.name)
-        schema = schema.append(field) if place < 0 else schema.set(place, field)
-    return schema
 
 
 def _folder_expression(folders: pa.RecordBatch | None, row: int) -> Any:

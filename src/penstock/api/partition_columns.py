@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.errors import SchemaError, SettingError
+from penstock.graph import as_written
 
 Column = tuple[str, str]
 """A name and the text of its value, both unescaped."""
@@ -74,7 +75,7 @@ def folder_columns(within: str) -> tuple[Column, ...]:
 
 
 def partition_values(
-    files: Sequence[tuple[str, tuple[Column, ...]]], typing: PartitionTyping
+    files: Sequence[tuple[str, tuple[Column, ...]]], typing: PartitionTyping, verb: str = "readParquet"
 ) -> pa.RecordBatch | None:
     """The columns of files by their folders, one row for each file; None where no folder has any.
 
@@ -86,13 +87,13 @@ def partition_values(
         if [name for name, _ in own] != names:
             shown = [", ".join(name for name, _ in each) or "none" for each in (columns, own)]
             raise SchemaError(
-                f"readParquet: folders' names do not have the same columns: {first} has {shown[0]}, and {file} has"
+                f"{verb}: folders' names do not have the same columns: {first} has {shown[0]}, and {file} has"
                 f" {shown[1]}. Read the folders as several streams, or name the one folder that has them all"
             )
     if not names:
         return None
     if len(set(names)) != len(names):
-        raise SchemaError(f"readParquet: the folders of {first} name a column twice: {', '.join(names)}")
+        raise SchemaError(f"{verb}: the folders of {first} name a column twice: {', '.join(names)}")
     arrays = [_typed([own[index][1] for _, own in files], typing) for index in range(len(names))]
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
@@ -187,6 +188,35 @@ def _zone(name: str) -> ZoneInfo:
             f"readParquet: folders' names have timestamps, and the session's time zone {name!r} is not known to "
             "Python: set spark.sql.session.timeZone to a name such as Europe/Zurich"
         ) from None
+
+
+def with_folders(schema: pa.Schema, folders: pa.RecordBatch | None, *, is_case_sensitive: bool) -> pa.Schema:
+    """The files' columns, and those of their folders after them or in place of one of the same name."""
+    for field in folders.schema if folders is not None else ():
+        place = schema.get_field_index(field.name if is_case_sensitive else as_written(schema, field.name))
+        schema = schema.append(field) if place < 0 else schema.set(place, field)
+    return schema
+
+
+def declared_values(
+    found: pa.RecordBatch, texts: pa.RecordBatch, declared: pa.Schema, verb: str, *, is_case_sensitive: bool
+) -> tuple[pa.RecordBatch, pa.Schema]:
+    """The folders' columns in the types that a schema has for them, and the schema's other columns."""
+    arrays, own = [], []
+    for field, column, text in zip(found.schema, found.columns, texts.columns, strict=True):
+        name = field.name if is_case_sensitive else as_written(declared, field.name)
+        place = declared.get_field_index(name)
+        wanted = field if place < 0 else declared.field(place)
+        declared = declared if place < 0 else declared.remove(place)
+        try:
+            arrays.append(column if column.type.equals(wanted.type) else text.cast(wanted.type))
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"{verb}: names of folders say {field.name}, which is {field.type} there and {wanted.type} in the"
+                f" schema ({error}): leave it out of the schema, or declare {field.type}"
+            ) from error
+        own.append(field.with_type(wanted.type).with_name(wanted.name))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(own)), declared
 
 
 def constant(values: pa.Array, row: int, count: int) -> pa.Array:

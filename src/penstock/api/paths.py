@@ -7,6 +7,7 @@ Of a folder all files are read, those of its subfolders too, as far as a `FileCh
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,11 @@ def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
         return filesystem, [inner]
     inner = str(Path(path).expanduser().absolute())
     if glob.has_magic(inner) and not Path(inner).exists():
-        matches = sorted(glob.glob(inner, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-        return here(), matches
+        # Hadoop has `[^a]` too. What no reader takes of a folder it takes by no pattern either, as in Spark.
+        found = glob.glob(inner.replace("[^", "[!"), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute one
+        start = len(os.path.commonpath([inner[: inner.index("**")], *found])) + 1 if "**" in inner and found else 0
+        names = ((each, each[start:] if start else Path(each).name) for each in found)
+        return here(), sorted(each for each, name in names if not is_hidden(name))
     return here(), [inner]
 
 

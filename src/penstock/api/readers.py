@@ -18,12 +18,13 @@ from penstock.api.iceberg import iceberg_source
 from penstock.api.iceberg_scan import IcebergSource
 from penstock.api.json_lines import JsonLines, refuse_columns
 from penstock.api.known_arguments import suggests_arguments
-from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
+from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of, values_of_folders
 from penstock.api.line_formats import Inference, TextLines, csv_schema, json_schema
 from penstock.api.lineage import SourceStep
 from penstock.api.parquet import ParquetSource, parquet_source
-from penstock.api.partition_columns import PartitionTyping
-from penstock.api.paths import PathLike
+from penstock.api.partition_columns import PartitionTyping, declared_values
+from penstock.api.paths import ListedFile, PathLike
+from penstock.api.reading import is_case_sensitive
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
 from penstock.api.streaming.kafka import kafka_batch
@@ -193,7 +194,9 @@ def readText(
     session_argument(spark, "readText")
     choice = _choice(spark, "readText", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
     filesystem, files = lines_source(path, "readText", choice)
-    return _lines(spark, LinesSource(filesystem, files, pieces_of(files), TextLines()), "readText", numPartitions)
+    folders = values_of_folders(files, PartitionTyping.of(spark), "readText", choice)
+    source = LinesSource(filesystem, files, pieces_of(files), TextLines(), folders, is_case_sensitive(spark))
+    return _lines(spark, source, "readText", numPartitions)
 
 
 @suggests_arguments
@@ -230,6 +233,7 @@ def readCsv(
     choice = _choice(spark, "readCsv", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
     filesystem, files = lines_source(path, "readCsv", choice)
     given = None if schema is None else as_nullable(schema_argument(schema, "readCsv"))
+    folders, given = _with_folders(spark, files, given, "readCsv", choice)
     typing = PartitionTyping.of(spark)
     form = CsvForm(signs, nullValue, header, arrow_zone(typing.timezone))
     lines = first_lines(filesystem, files)
@@ -240,7 +244,9 @@ def readCsv(
         bad.check(given, "readCsv")
         csv_schema(lines, bad.data(given), form, None)
         found = given
-    source = LinesSource(filesystem, files, pieces_of(files), CsvLines(found, form, bad))
+    source = LinesSource(
+        filesystem, files, pieces_of(files), CsvLines(found, form, bad), folders, is_case_sensitive(spark)
+    )
     return _lines(spark, source, "readCsv", numPartitions)
 
 
@@ -270,20 +276,34 @@ def readJson(
     choice = _choice(spark, "readJson", pathGlobFilter, recursiveFileLookup, modifiedAfter, modifiedBefore)
     filesystem, files = lines_source(path, "readJson", choice)
     typing = PartitionTyping.of(spark)
-    if schema is None:
+    given = None if schema is None else as_nullable(schema_argument(schema, "readJson"))
+    folders, given = _with_folders(spark, files, given, "readJson", choice)
+    if given is None:
         found = json_schema(first_lines(filesystem, files, _JSON_FILES), Inference(typing.with_zone))
         bad = replace(bad, column=None, found=frozenset(found.names))
     else:
-        found = as_nullable(schema_argument(schema, "readJson"))
+        found = given
         bad.check(found, "readJson")
         refuse_columns(found, "readJson")
     form = JsonLines(found, arrow_zone(typing.timezone), bad)
-    source = LinesSource(filesystem, files, pieces_of(files), form)
+    source = LinesSource(filesystem, files, pieces_of(files), form, folders, is_case_sensitive(spark))
     return _lines(spark, source, "readJson", numPartitions)
+
+
+def _with_folders(
+    spark: Any, files: Sequence[ListedFile], given: pa.Schema | None, verb: str, choice: FileChoice
+) -> tuple[pa.RecordBatch | None, pa.Schema | None]:
+    """What the names of folders hold, and the columns of a given schema that lines have then."""
+    typing = PartitionTyping.of(spark)
+    folders = values_of_folders(files, typing, verb, choice)
+    if folders is None or given is None:
+        return folders, given
+    texts = values_of_folders(files, replace(typing, infer=False), verb, choice)
+    return declared_values(folders, texts, given, verb, is_case_sensitive=is_case_sensitive(spark))
 
 
 def _lines(spark: Any, source: LinesSource, verb: str, numPartitions: int | None) -> Stream:
     partitions = partitions_argument(numPartitions, verb)
     limit, size = max(1, len(source.pieces)), sum(file.size for file in source.files)
-    step = SourceStep(source.name, source.format.schema, source, limit=limit, partitions=partitions, bytes=size)
+    step = SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions, bytes=size)
     return Stream((step,), spark)

@@ -2,10 +2,11 @@
 r"""Rows as lines of CSV that PySpark reads as the same rows, with the signs that it has unless told otherwise.
 
 A field is quoted if it is empty, or has the separator, a quote, a backslash, the end of a line or space at an end.
-Within quotes a backslash stands before quotes and backslashes. Null is `nullValue`, which is nothing unless told
-otherwise; the empty string is `""`, which Spark's reader takes for null where its `nullValue` is nothing. Text with
-the end of a line in it needs `multiLine` in its reader, as files of Spark's own do; a string that equals `nullValue`
-comes back as null, there as here.
+Space is what Spark's reader takes off there, the signs up to the blank; a line of nothing else is no row to it, so
+one of nulls alone gets a `""` where the separator is such a sign. Within quotes a backslash stands before quotes and
+backslashes. Null is `nullValue`, which is nothing unless told otherwise; the empty string is `""`, which Spark's
+reader takes for null where its `nullValue` is nothing. Text with the end of a line in it needs `multiLine` in its
+reader, as files of Spark's own do; a string that equals `nullValue` comes back as null, there as here.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class CsvSigns:
     header: bool = False
 
 
+_BLANKS = "".join(map(chr, range(0x21)))
 PLAIN_CSV = CsvSigns()
 
 
@@ -39,13 +41,28 @@ def csv_fault(schema: pa.Schema) -> str:
     return "" if wrong is None else f"column {wrong.name!r} is {wrong.type}, and fields of CSV hold plain values"
 
 
+def signs_fault(form: CsvSigns) -> str:
+    """The reason why nulls of this text don't come back; empty if they do."""
+    null = form.null
+    if null.strip(_BLANKS) != null or any(sign in null for sign in (form.separator, '"', "\r", "\n")):
+        return (
+            f"nullValue {null!r} has a blank at an end, or a sign that ends a field or a line; no reader finds it:"
+            " name another"
+        )
+    return ""
+
+
 def csv_lines(batch: pa.RecordBatch, form: CsvSigns) -> pa.Buffer:
     """The lines of a batch."""
     null = form.null
     if batch.num_columns == 1 and not null:
         null = '""'  # an empty line is no row to its reader
     fields = [pc.fill_null(_field(column, form), text_scalar(null)) for column in batch.columns]
-    return as_lines(joined(fields, form.separator) if len(fields) > 1 else fields[0])
+    lines = joined(fields, form.separator) if len(fields) > 1 else fields[0]
+    if len(fields) > 1 and form.separator <= " ":
+        is_blank = pc.match_substring_regex(lines, r"\A[\x00-\x20]*\z")
+        lines = pc.if_else(is_blank, joined([text_scalar('""'), lines]), lines)
+    return as_lines(lines)
 
 
 def csv_header(schema: pa.Schema, form: CsvSigns) -> bytes:
@@ -71,4 +88,4 @@ def _quoted(text: str) -> str:
 
 
 def _needs_quotes(form: CsvSigns) -> re.Pattern[str]:
-    return re.compile(r'["\\\r\n]|^\s|\s$|' + re.escape(form.separator))
+    return re.compile(r'["\\\r\n]|^[\x00-\x20]|[\x00-\x20]$|' + re.escape(form.separator))

@@ -7,10 +7,22 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from penstock.errors import SchemaError
 from penstock.record.row_sizes import MOST_BYTES, RowSizes
 
 COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 """Endings of files that Arrow uncompresses as it reads them; such a file can't be read from its middle."""
+_NOT_READ = (".deflate", ".snappy")
+"""Endings of files that Spark compresses, and that Arrow can't read."""
+
+
+def refuse_compressed(path: str, reader: str) -> None:
+    """Raise SchemaError for a file whose bytes would be taken for lines."""
+    if path.endswith(_NOT_READ):
+        raise SchemaError(
+            f"{reader}: {path} is compressed in a way that only Spark reads: read it by spark.read, or write it as"
+            " .gz, .bz2 or .zst"
+        )
 
 
 def most_lines(schema: pa.Schema) -> int:

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from penstock.errors import SchemaError
 from penstock.machine.locations import is_here
 from penstock.operators.line_ends import cut_at_lines, first_line_with_text, plain_lines, portions, without_mark
-from penstock.operators.line_format import COMPRESSED, LineFormat, most_lines
+from penstock.operators.line_format import COMPRESSED, LineFormat, most_lines, refuse_compressed
 from penstock.operators.parquet_read import AS_SPARK, FileReading, ParquetRows, open_parquet
 
 READ_BYTES = 1 << 20
@@ -65,6 +65,7 @@ class LineFileFormat:
 
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Whole lines, about a megabyte at a time."""
+        refuse_compressed(path, self.name)
         offset, skip = position
         most = most_lines(self.schema)
         with _decoding(filesystem, f"{self.name} {path}"), _opened(filesystem, path, offset) as stream:

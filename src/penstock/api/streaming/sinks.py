@@ -36,7 +36,7 @@ from penstock.api.streaming.query import QueryHooks
 from penstock.api.streaming.whole_results import COMPLETE_ROWS, MOST_ROWS, WholeResult
 from penstock.errors import PlanError, SchemaError, SettingError
 from penstock.machine.locations import here
-from penstock.operators.csv_write import CsvSigns, csv_fault
+from penstock.operators.csv_write import CsvSigns, csv_fault, signs_fault
 from penstock.operators.json_write import json_fault
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
@@ -98,6 +98,8 @@ def csv(request: SinkRequest) -> Made:
     options = request.options
     signs = quoting(options.text("sep") or ",", '"', None, "writeStream")
     form = CsvSigns(signs.separator, options.text("nullValue") or "", options.flag("header", default=False))
+    if wrong := signs_fault(form):
+        raise PlanError(f"writeStream: {wrong}")
     return _files(request, "csv", csv_fault, csv=form)
 
 
