@@ -26,9 +26,9 @@ from penstock.graph import JobGraph
 from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
 from penstock.record import PartitionerSpec
-from penstock.stream.kafka_client import KafkaSettings, binary_column, kafka_library
+from penstock.stream.kafka_client import MARKERS, KafkaSettings, binary_column, kafka_library
 from penstock.stream.kafka_offsets import EARLIEST, KafkaStart
-from penstock.stream.kafka_sink import MARKERS, KafkaSink, KafkaWriter, _up_to, check_columns
+from penstock.stream.kafka_sink import KafkaSink, KafkaWriter, _up_to, check_columns
 from penstock.stream.kafka_source import HEADERS, KafkaReader, KafkaSource, _portions
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE, wait_until
@@ -256,6 +256,34 @@ def test_a_partition_without_messages_is_known_by_its_end(cluster: KafkaSettings
     reader.close()
 
 
+def test_a_partition_whose_log_ends_with_the_record_of_a_transaction_is_known_by_its_end(tmp_path: Path) -> None:
+    """No reader is given that record, so no message has the offset in front of the end."""
+    with brokers.tansu(tmp_path) as settings:
+        producer = settings.producer(**{"transactional.id": "t"})
+        producer.init_transactions(DEADLINE)
+        producer.begin_transaction()
+        producer.produce("in", b"7", partition=2)
+        producer.commit_transaction(DEADLINE)
+        with closing(source(settings).open(0, 1, [])) as reader:
+            reader.read_by_partition()
+            assert polled(reader, 1) == [7]
+            wait_until(lambda: reader.poll(9) is None and min(waited(reader)) > 0.0, "all have had none")
+
+
+def test_a_pattern_means_no_topic_of_the_brokers_or_of_our_own() -> None:
+    """Those of offsets, transactions and markers: a checkpoint that names them goes on without them."""
+    inner = "__consumer_offsets"
+    with brokers.mock_cluster(("in", inner)) as settings:
+        brokers.put(settings, "in", range(3))
+        brokers.put(settings, inner, range(3))
+        everything = KafkaSource(settings, pattern=".*", start=KafkaStart(EARLIEST))
+        assert {topic for topic, *_ in msgpack.unpackb(everything.first_position())} == {"in"}
+        state = msgpack.packb([("in", 0, 1), (inner, 0, 0)])
+        with closing(everything.open(0, 1, [state])) as reader:
+            assert sorted(polled(reader, 2)) == [1, 2]
+            assert {topic for topic, *_ in msgpack.unpackb(reader.snapshot())} == {"in"}
+
+
 def test_what_is_available_ends_and_later_runs_go_on(cluster: KafkaSettings) -> None:
     """Messages that come meanwhile are the next run's, also those of partitions that had none."""
     brokers.put(cluster, "in", range(40), partitions=2)
@@ -479,6 +507,37 @@ def test_a_row_that_is_too_large_is_refused_ahead_of_its_checkpoint(cluster: Kaf
         state = writer.prepare(1)
     KafkaSink(small, "q", "out").owned("000002-b").open(0, 1, [state]).close()
     assert {message.key() for message in brokers.messages(cluster, "out")} == {b"1", None, b"3"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("topic", None, "no topic"),
+        ("topic", "", "no topic"),
+        ("partition", -1, "a negative partition"),
+        ("headers", [{"key": "h", "value": b"1"}, None], "a header without a key"),
+        ("headers", [{"key": None, "value": b"1"}], "a header without a key"),
+    ],
+)
+def test_a_row_that_is_no_message_is_refused_ahead_of_its_checkpoint(
+    cluster: KafkaSettings, column: str, value: object, words: str
+) -> None:
+    """By its key; rows without what these have are taken, and a mended query goes on from its checkpoint."""
+    rows = pa.table({"key": [b"1", b"2", b"3"], "value": ["x", "y", "z"]})
+    rows = rows.append_column("topic", pa.array(["out", "out", value if column == "topic" else "out"]))
+    if column != "topic":
+        kind = pa.int32() if column == "partition" else HEADERS.type
+        plain = 3 if column == "partition" else [{"key": "h", "value": None}]
+        rows = rows.append_column(column, pa.array([None, plain, value], kind))
+    (batch,) = rows.to_batches()
+    sink = KafkaSink(cluster, "q")
+    with closing(sink.owned("000001-a").open(0, 1, [])) as writer:
+        writer.write(batch.slice(0, 2))
+        with pytest.raises(PlanError, match=rf"the row with key b'3' has {words}, .* goes on from its checkpoint"):
+            writer.write(batch.slice(1))
+        state = writer.prepare(1)
+    sink.owned("000002-b").open(0, 1, [state]).close()
+    assert {message.key() for message in brokers.messages(cluster, "out")} == {b"1", b"2"}
 
 
 def test_a_row_that_is_refused_for_good_is_named_and_is_sent_when_that_is_mended(cluster: KafkaSettings) -> None:

@@ -13,8 +13,8 @@ import msgpack
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.stream.kafka_client import KafkaSettings
-from penstock.stream.kafka_sink import HEADER, MARKERS
+from penstock.stream.kafka_client import MARKERS, KafkaSettings
+from penstock.stream.kafka_sink import HEADER
 from penstock.testing import DEADLINE
 from penstock_torture.mock_kafka import marked, messages, mock_cluster, put
 

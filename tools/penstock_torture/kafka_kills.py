@@ -31,8 +31,7 @@ from typing import Any
 
 import confluent_kafka as kafka
 
-from penstock.stream.kafka_client import KafkaSettings
-from penstock.stream.kafka_sink import MARKERS
+from penstock.stream.kafka_client import MARKERS, KafkaSettings
 from penstock_bench.mock_broker import broker_process
 from penstock_bench.numbers import natural, positive
 from penstock_bench.workers import worker_pids

@@ -16,8 +16,8 @@ from typing import Any
 import confluent_kafka as kafka
 import msgpack
 
-from penstock.stream.kafka_client import KafkaSettings
-from penstock.stream.kafka_sink import HEADER, MARKERS
+from penstock.stream.kafka_client import MARKERS, KafkaSettings
+from penstock.stream.kafka_sink import HEADER
 from penstock_bench.mock_broker import mock_broker
 
 PARTITIONS = 4

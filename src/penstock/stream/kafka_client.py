@@ -20,6 +20,10 @@ from penstock.errors import PenstockError, PlanError, how_to_install
 
 ASK_SECONDS: Final = 20.0
 """A broker that has not answered a question by then is an error of the world's."""
+MARKERS: Final = "penstock-markers"
+"""The topic of a sink's markers, where its options name no other one."""
+NOT_MEANT: Final = ("__consumer_offsets", "__transaction_state", MARKERS)
+"""Topics that no pattern means: those of brokers, which Kafka's listing leaves out for Spark too, and our own."""
 
 
 def kafka_library() -> Any:
@@ -82,7 +86,7 @@ def partitions_of(client: Any, topics: Sequence[str], pattern: str = "") -> list
 
     found = client.list_topics(timeout=ASK_SECONDS).topics
     if pattern:
-        topics = [name for name in found if re.fullmatch(pattern, name)]
+        topics = [name for name in found if name not in NOT_MEANT and re.fullmatch(pattern, name)]
     for topic in topics:
         if topic not in found or found[topic].error is not None:
             raise PlanError(f"kafka: there is no topic {topic!r}: create it, or say another name")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages that Kafka takes at no time, and their place among a query's rows.
 
-A row that is too large for the client is refused as it comes, ahead of the checkpoint that would hold it: a program
-that leaves such rows out goes on from the checkpoint before. All else the brokers say when rows are sent, which is
-after their checkpoint: the next run sends the same rows, when the topic, its settings or the rights are mended.
+A row that the client does not take (without a topic, too large) is refused as it comes, ahead of the checkpoint that
+would hold it: a program that leaves such rows out goes on from the checkpoint before. All else the brokers say when
+rows are sent, which is after their checkpoint: the next run sends the same rows, when the topic, its settings or the
+rights are mended.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PlanError
+from penstock.operators.group_merges import boolean_array
 from penstock.stream.kafka_client import KafkaSettings, kafka_library
 from penstock.stream.permanent_errors import is_permanent
 
@@ -54,6 +56,33 @@ class Deliveries:
             f"{self._sink}: the row with {_shown(key)} for topic {topic} ({len(value or b''):,} bytes) is taken at no"
             f" time: {error.str()}: {_remedy(error.name())}"
         )
+
+
+def refuse_no_messages(batch: pa.RecordBatch, topic: str, sink: str) -> None:
+    """Raise PlanError for a row that no client takes; `topic` is that of all rows, if there is one."""
+    names, faults = batch.schema.names, {}
+    if not topic:
+        faults["no topic"] = pc.fill_null(pc.equal(batch.column("topic"), ""), fill_value=True)
+    if "partition" in names:
+        faults["a negative partition"] = pc.fill_null(pc.less(batch.column("partition"), 0), fill_value=False)
+    if "headers" in names:
+        faults["a header without a key"] = _has_bare_header(batch.column("headers"))
+    for fault, mask in faults.items():
+        if pc.any(mask).as_py():
+            row = batch.filter(mask).slice(0, 1).to_pylist()[0]
+            raise PlanError(
+                f"{sink}: the row with {_shown(row.get('key'))} has {fault}, so it is no message: leave such rows"
+                " out; the query goes on from its checkpoint"
+            )
+
+
+def _has_bare_header(column: pa.Array) -> pa.Array:
+    """True for each row one of whose headers is null, or has no key."""
+    pairs = pc.list_flatten(column)
+    is_bare = pc.or_(pairs.is_null(), pairs.field("key").is_null())
+    lengths = _numbers(pc.fill_null(pc.list_value_length(column), 0))
+    rows = np.repeat(np.arange(len(column)), lengths)[np.flatnonzero(_numbers(is_bare))]
+    return boolean_array(np.isin(np.arange(len(column)), rows))
 
 
 def refuse_too_large(batch: pa.RecordBatch, settings: KafkaSettings, sink: str, more: int) -> None:

@@ -11,8 +11,8 @@ The marker topic is compacted, so it stays as small as the number of writers. Re
 `includeTransaction` each row has a header with the name of its transaction: one whose name is in a marker counts,
 also for a reader that sees more.
 
-A row that is too large is refused ahead of its checkpoint, and one that the brokers refuse for good as it is sent
-(`kafka_refusals`).
+A row that is no message or too large is refused ahead of its checkpoint, and one that the brokers refuse for good as
+it is sent (`kafka_refusals`).
 
 Limits: an epoch's rows must fit memory and a transaction of `transaction.timeout.ms`; the task stands while it sends.
 """
@@ -33,12 +33,11 @@ import pyarrow as pa
 from penstock.checkpoint.errors import CheckpointError
 from penstock.errors import OutsideError, PlanError
 from penstock.stream.commit_sink import CommitId, refuse_other_target
-from penstock.stream.kafka_client import ASK_SECONDS, KafkaSettings, kafka_library
-from penstock.stream.kafka_refusals import Deliveries, refuse_too_large
+from penstock.stream.kafka_client import ASK_SECONDS, MARKERS, KafkaSettings, kafka_library
+from penstock.stream.kafka_refusals import Deliveries, refuse_no_messages, refuse_too_large
 from penstock.stream.outside import outside
 
 HEADER = "penstock-transaction"
-MARKERS = "penstock-markers"
 _PARTITION = 0
 """All markers are in one."""
 _QUEUE_FULL_SECONDS = 0.05
@@ -141,7 +140,8 @@ class KafkaWriter:
         self._transactions = KafkaTransactions(sink, sink.uid, subtask)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows; raises PlanError for one that is too large to be sent."""
+        """Take rows; raises PlanError for one that is no message, or too large to be sent."""
+        refuse_no_messages(batch, self._sink.topic, self._sink.name)
         refuse_too_large(batch, self._sink.settings, self._sink.name, self._transactions.added)
         self._held.append(batch)
 

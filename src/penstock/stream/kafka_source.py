@@ -19,7 +19,7 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -32,6 +32,7 @@ from penstock.errors import OutsideError, PlanError
 from penstock.record.row_sizes import MOST_BYTES, bounded
 from penstock.stream.kafka_client import (
     ASK_SECONDS,
+    NOT_MEANT,
     KafkaSettings,
     binary_column,
     closing_client,
@@ -145,8 +146,11 @@ class KafkaSource:
         positions: dict[Partition, int] = {}
         for state in [self.begun] if self.begun is not None and not restored else map(msgpack.unpackb, restored):
             positions.update({(topic, number): offset for topic, number, offset in state})
+        left_out = NOT_MEANT if self.pattern else ()
         own = {
-            partition: offset for partition, offset in positions.items() if _owner(partition, parallelism) == subtask
+            partition: offset
+            for partition, offset in positions.items()
+            if _owner(partition, parallelism) == subtask and partition[0] not in left_out
         }
         return KafkaReader(self, (subtask, parallelism), own, is_new=not restored and self.begun is None)
 
@@ -169,8 +173,7 @@ class KafkaReader:
         self._library = kafka_library()
         self._ends: dict[Partition, int] | None = None
         """The offsets at which it ends, of the partitions that have messages in front of theirs."""
-        more = {"enable.partition.eof": True} if source.is_available_now or source.ends is not None else {}
-        self._consumer = source.settings.consumer(**more)
+        self._consumer = source.settings.consumer(**{"enable.partition.eof": True})
         self._discovery: _Discovery | None = None
         try:
             self._begin(is_new=is_new)
@@ -180,6 +183,8 @@ class KafkaReader:
         self._ask_at: float | None = None
         self._empty_since: dict[Partition, tuple[float, float]] = {}
         """By partition the first and the last time that it had nothing when the client was asked."""
+        self._at_end: set[Partition] = set()
+        """Those of which the client has given all: their log may go on behind that with records of transactions."""
         self._by_partition = False
         self._fetched: list[list[Any]] = []
         """Messages that were fetched and not given, of a batch each: of one partition, where that is wanted."""
@@ -271,7 +276,7 @@ class KafkaReader:
             return None
         messages = self._consumer.consume(min(max_rows, MOST_MESSAGES), 0)
         self._ask_at = None if messages else now + POLL_SECONDS
-        at_end: list[Partition] = []
+        at_end: dict[Partition, int] = {}
         if any(map(_ERROR, messages)):
             messages, at_end = self._without_errors(messages)
         if self._ends is not None:
@@ -279,7 +284,10 @@ class KafkaReader:
         fetched = [messages]
         if self._by_partition:
             fetched = list(_parted(messages).values())
-            self._note_empty(now, {(each[0].topic(), each[0].partition()) for each in fetched})
+            given = {(each[-1].topic(), each[-1].partition()): each[-1].offset() for each in fetched}
+            self._at_end -= given.keys()
+            self._at_end |= {place for place, offset in at_end.items() if offset > given.get(place, -1)}
+            self._note_empty(now)
         self._fetched = [part for each in fetched for part in _portions(each)]
         return self._given(self._fetched.pop(0)) if self._fetched else None
 
@@ -301,16 +309,19 @@ class KafkaReader:
         """The partitions of messages that were fetched and not given."""
         return {(each[0].topic(), each[0].partition()) for each in self._fetched}
 
-    def _note_empty(self, now: float, given: set[Partition]) -> None:
-        """Note which partitions had nothing: the client has all of them that the broker spoke of."""
+    def _note_empty(self, now: float) -> None:
+        """Note which partitions had nothing."""
         for partition, position in self._positions.items():
-            topic, number = partition
-            _, end = self._consumer.get_watermark_offsets(self._library.TopicPartition(topic, number), cached=True)
-            if partition in given or position < end:
+            if partition not in self._at_end and not self._has_read_all(partition, position):
                 self._empty_since.pop(partition, None)
             else:
                 first, _ = self._empty_since.get(partition, (now, now))
                 self._empty_since[partition] = first, now
+
+    def _has_read_all(self, partition: Partition, position: int) -> bool:
+        """Tell whether a position is the end that the client knows of; it may not tell of that as it comes to it."""
+        _, end = self._consumer.get_watermark_offsets(self._library.TopicPartition(*partition), cached=True)
+        return bool(0 <= end <= position)
 
     def _given(self, messages: list[Any]) -> pa.RecordBatch:
         """The messages as rows; the positions move behind them."""
@@ -339,8 +350,8 @@ class KafkaReader:
             self._discovery.close()
         self._consumer.close()
 
-    def _without_errors(self, messages: list[Any]) -> tuple[list[Any], list[Partition]]:
-        """Messages that are some, and partitions that have ended for now; any other error is raised."""
+    def _without_errors(self, messages: list[Any]) -> tuple[list[Any], dict[Partition, int]]:
+        """Messages that are some, and the ends of partitions that have come to them; any other error is raised."""
         eof = self._library.KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name of it
         errors = [message for message in messages if message.error() is not None]
         for message in errors:
@@ -349,7 +360,8 @@ class KafkaReader:
                 self._go_on_behind(place)
             elif message.error().code() != eof:
                 raise self._library.KafkaException(message.error())
-        at_end = [(each.topic(), each.partition()) for each in errors if each.error().code() == eof]
+        ended = (each for each in errors if each.error().code() == eof)
+        at_end = {(each.topic(), each.partition()): each.offset() for each in ended}
         return [message for message in messages if message.error() is None], at_end
 
     def _go_on_behind(self, place: Partition) -> None:
@@ -359,12 +371,13 @@ class KafkaReader:
             raise gone(place, offset)
         first = self._told_of_loss(place, offset, bounds(self._consumer, place)[0])
         self._positions[place] = first
+        self._at_end.discard(place)
         # The client has given the partition up: it does not seek there.
         self._consumer.incremental_unassign([self._library.TopicPartition(*place)])
         self._consumer.incremental_assign([self._library.TopicPartition(*place, first)])
 
     @staticmethod
-    def _within(ends: dict[Partition, int], messages: list[Any], at_end: Sequence[Partition]) -> list[Any]:
+    def _within(ends: dict[Partition, int], messages: list[Any], at_end: Collection[Partition]) -> list[Any]:
         """The messages in front of the ends of a run; partitions that have come to theirs are taken out."""
         kept = [each for each in messages if each.offset() < ends.get((each.topic(), each.partition()), 0)]
         for message in messages:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.errors import PlanError, SettingError
-from penstock.stream.kafka_client import KafkaSettings, kafka_library
+from penstock.stream.kafka_client import MARKERS, KafkaSettings, kafka_library
 from penstock.stream.kafka_offsets import EARLIEST, LATEST, KafkaStart
-from penstock.stream.kafka_sink import MARKERS, KafkaSink, check_columns
+from penstock.stream.kafka_sink import KafkaSink, check_columns
 from penstock.stream.kafka_source import KafkaSource
 from penstock.stream.outside import outside
 
