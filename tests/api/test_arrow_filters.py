@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+import penstock
 from penstock.api.arrow_filters import matching
+from penstock.errors import SchemaError
+from penstock.testing.local_runner import run_local
 
 ROWS = 100_000
 """More than Arrow takes at once in a plan."""
@@ -40,3 +45,15 @@ def test_rows_are_those_of_arrows_filter(number: int, part: tuple[int, int]) -> 
     assert all(each.num_rows for each in found)
     wanted = pa.Table.from_batches([batch]).filter(where).select(columns)
     assert pa.Table.from_batches(found, wanted.schema).equals(wanted)
+
+
+def test_columns_by_their_places_are_refused(tmp_path: Path) -> None:
+    """A task that reads other columns has another one there; a text that looks like it is none."""
+    pq.write_table(pa.table({"a": [1, 9], "b": [9, 1]}), tmp_path / "x.parquet")
+    stream = penstock.readParquet(None, tmp_path)
+    for by_place in (pc.field(0) > 5, (pc.field("b") > 5) | (pc.field(1) == 9)):
+        with pytest.raises(SchemaError, match=r"readParquet: .* by its place, FieldPath\(\d\): name it"):
+            penstock.readParquet(None, tmp_path, ["b"], by_place)
+        with pytest.raises(SchemaError, match="means a column by its place"):
+            stream.filter(by_place)
+    assert run_local(stream.filter(pc.field("b").cast(pa.string()) != 'a "FieldPath(0)')).num_rows == 2

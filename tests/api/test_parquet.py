@@ -216,3 +216,25 @@ def test_a_stream_of_files(tmp_path: Path) -> None:
     assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == sorted(
         (row["b"], row["a_count"], row["a_sum"]) for row in expected.to_pylist()
     )
+
+
+def test_many_files_with_filters_are_one_source(tmp_path: Path) -> None:
+    """If the filters say the same; a union of more than 32 of them failed."""
+    path = write(tmp_path / "x.parquet", ROWS.slice(0, 10))
+    streams = [penstock.readParquet(None, path, ["a"], pc.field("a") > 7) for _ in range(40)]
+    assert sorted(run_local(streams[0].union(*streams[1:]))["a"].to_pylist()) == [8] * 40 + [9] * 40
+    one, same, other, all_ = (
+        parquet_source(path, ["a"], where) for where in (*(pc.field("a") > n for n in (7, 7, 8)), None)
+    )
+    assert one.joined([same]) is not None
+    assert one.joined([same, other]) is one.joined([all_]) is all_.joined([one]) is None
+
+
+def test_row_groups_without_rows_make_no_small_batches(tmp_path: Path) -> None:
+    """The size of a batch follows from the stored bytes of a row: of no rows it was one row."""
+    path = tmp_path / "x.parquet"
+    with pq.ParquetWriter(path, ROWS.schema) as file:
+        for rows in (ROWS.slice(0, 0), ROWS, ROWS.slice(0, 0)):
+            file.write_table(rows)
+    found = list(parquet_source(path, None, None).read(0, 1))
+    assert [batch.num_rows for batch in found] == [ROWS.num_rows]

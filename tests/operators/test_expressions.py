@@ -72,6 +72,15 @@ def test_ansi_arithmetic_refuses_what_leaves_its_type() -> None:
     assert evaluate(call("IntegralDivide", LONG, constant(10, LONG), N, options=LEGACY), ROWS).to_pylist() == [
         *(10, None, None, -1)
     ]
+    ends = batch(n=pa.array([-(2**63), 7, None], LONG))
+    for minus in (constant(-1, LONG), call("Subtract", LONG, constant(0, LONG), constant(1, LONG))):
+        assert evaluate(call("IntegralDivide", LONG, N, minus, options=LEGACY), ends).to_pylist() == [
+            -(2**63),
+            -7,
+            None,
+        ]
+    with pytest.raises(ValuesError, match="overflow"):
+        evaluate(call("IntegralDivide", LONG, N, constant(-1, LONG)), ends)
     assert evaluate(call("Remainder", LONG, N, constant(3, LONG)), ROWS).to_pylist() == [1, 0, None, -1]
     assert evaluate(call("Pmod", LONG, N, constant(3, LONG)), ROWS).to_pylist() == [1, 0, None, 2]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
@@ -46,6 +47,12 @@ def all_of(where: Filter, conditions: Sequence[Condition]) -> Filter:
     return reduce(pc.and_kleene, parts) if parts else None
 
 
+def refuse_places(where: Filter, verb: str) -> None:
+    """Raise SchemaError for columns that are meant by their places: a task that reads fewer has others there."""
+    if found := re.search(r"FieldPath\(\d+\)", re.sub(r'"(\\.|[^"\\])*"', "", str(where))):
+        raise SchemaError(f"{verb}: {where} means a column by its place, {found[0]}: name it, as in pc.field('name')")
+
+
 def columns_of(where: Filter, schema: pa.Schema) -> set[str]:
     """The columns that a filter needs: those without which it does not fit."""
     return {
@@ -73,6 +80,7 @@ def filter_expression(where: Filter, schema: pa.Schema) -> Filter:
 
     try:
         expression = where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
+        refuse_places(expression, "readParquet")
         ds.dataset(schema.empty_table()).scanner(filter=expression)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise SchemaError(f"readParquet: the filter does not fit the columns ({error})") from error

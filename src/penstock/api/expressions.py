@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.arrow_filters import refuse_places
 from penstock.api.reading import is_case_sensitive
 from penstock.errors import PlanError, SchemaError
 from penstock.graph import as_written, plain_type
@@ -85,6 +86,7 @@ class ExpressionReader:
 
     def _by_arrow(self, item: pc.Expression) -> Computed:
         names = _unique(self.schema.names)
+        refuse_places(item, self.verb)
         try:
             kind = plain_type(by_arrow(item, _no_rows(self.schema).select(names)).type)
         except (pa.ArrowException, KeyError) as error:

@@ -122,11 +122,11 @@ class ParquetSource:
 
     def joined(self, others: Sequence[ParquetSource]) -> ParquetSource | None:
         """One source of their rows too; None where they are read otherwise."""
-        own = replace(self, files=replace(self.files, paths=(), row_groups=()))
+        own = _without_files(self)
         paths, groups = list(self.files.paths), list(self.files.row_groups)
         for other in others:
             files = other.files
-            if files.folders is not None or replace(other, files=replace(files, paths=(), row_groups=())) != own:
+            if files.folders is not None or _without_files(other) != own or not _is_same(other.filter, self.filter):
                 return None
             groups += [replace(group, file=group.file + len(paths)) for group in files.row_groups]
             paths += files.paths
@@ -190,6 +190,15 @@ class ParquetSource:
             numbers = [group.id for group in fragment.subset(self.filter, schema=files.schema).row_groups]
         for batch in self._plain(number, numbers, names):
             yield from matching(batch, self.filter, self.columns)
+
+
+def _without_files(source: ParquetSource) -> ParquetSource:
+    """What two sources are compared by; their filters can't be by `==`, which makes another one."""
+    return replace(source, files=replace(source.files, paths=(), row_groups=()), filter=None)
+
+
+def _is_same(one: Filter, other: Filter) -> bool:
+    return one is other or (one is not None and other is not None and bool(one.equals(other)))
 
 
 def parquet_source(

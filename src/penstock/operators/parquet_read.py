@@ -152,6 +152,7 @@ def bounded_batches(
     Neighbouring row groups are read together as long as no more than a batch's bytes are stored in them.
     """
     reader, now = file.reader, _FIRST_ROWS
+    groups = [number for number in groups if file.metadata.row_group(number).num_rows]
     stored = list(_stored_rows(file.metadata, groups, columns))
     for begin, end in bounded(np.array([group.compressed for group in stored], np.int64), MOST_BYTES):
         together = stored[begin:end]

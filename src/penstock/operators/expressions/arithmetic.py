@@ -72,7 +72,11 @@ def _integral_divide(call: Call, values: list[Datum]) -> Datum:
     if not pt.is_integer(divisor.type):
         raise UnsupportedError(f"div of {divisor.type}")
     divisor = _without_zeros(call, divisor, zero_of(divisor.type), value)
-    return (pc.divide_checked if call.is_ansi else pc.divide)(value, divisor)
+    if call.is_ansi:
+        return pc.divide_checked(value, divisor)
+    found, is_minus = pc.divide(value, divisor), pc.equal(divisor, number_scalar(-1, divisor.type))
+    # To Java the least number stays what it is; to Arrow it becomes 0.
+    return pc.if_else(is_minus, pc.negate(value), found) if any_true(is_minus) else found
 
 
 Numbers = npt.NDArray[Any]
