@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,39 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
         cli.main(arguments)
     assert ended.value.code == 2
     assert "usage: penstock" in capsys.readouterr().err
+
+
+MANAGER = ["service", "remote", "manager", "--keys", "k", "--dir", "d"]
+WORKER = ["service", "remote", "worker", "--keys", "k", "--dir", "d", "--manager", "h:1"]
+EXTERNAL = ["service", "external", "--dir", "d"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([*EXTERNAL, "--lease", "0"], "0.5 s at least"),
+        ([*EXTERNAL, "--kept-lease", "-1"], "write 3650d for ten years"),
+        ([*MANAGER, "--silence", "0"], "'0' is no lease"),
+        ([*MANAGER, "--lease", "0s"], "'0s' is no lease"),
+        ([*MANAGER, "--kept-lease", "-1"], "write 3650d for ten years"),
+        *(([*WORKER, "--host", host], "is no address to come to") for host in ("0.0", "0", "::", "::0", "")),
+        ([*WORKER, "--advertise", "0.0.0.0:7448"], "--advertise 0.0.0.0:7448 is no address to come to"),
+        ([*WORKER, "--advertise", "[::]:7448"], "is no address to come to"),
+    ],
+)
+def test_a_service_refuses_what_can_t_be_meant(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A lease of 0 is no lease without end: it would remove all at once. Nothing is made in the folder."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        code: object = cli.main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    assert code
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

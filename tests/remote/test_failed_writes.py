@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from penstock.errors import StorageError
+from penstock.errors import ProtocolError, QuotaError, StorageError
 from penstock.remote import messages as ask
 from penstock.remote.blocks import HEAD, BlockHead, charge
 from penstock.remote.holdings import WorkerHoldings
@@ -246,3 +246,21 @@ def test_a_writer_that_uses_no_promise_is_sent_away() -> None:
     silent.session.close()
     idle.session.close()
     assert worker.holdings.credit.used == charge(LENGTH)
+
+
+def test_the_names_of_writers_are_within_what_a_beat_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count by their bytes: letters have up to four, and a beat with all of them is one frame."""
+    monkeypatch.setattr("penstock.remote.holdings.MOST_ENTERED", 200)
+    worker = Worker()
+    session = PushSession(worker.holdings, "app", 0)
+
+    def enter(job: str, writer: int) -> None:
+        session.open(ask.EnterWriter(PartitionId(DatasetId(job, 0), 0, 0), writer))
+
+    with pytest.raises(ProtocolError, match=r"with 0 files and a name of 1,2\d\d bytes"):
+        enter("\N{GRINNING FACE}" * 300, 1)
+    for writer in range(3):
+        enter("\N{GRINNING FACE}" * 240, writer)
+    with pytest.raises(QuotaError, match="200 is the limit"):
+        enter("\N{GRINNING FACE}" * 240, 4)
+    enter("short", 5)

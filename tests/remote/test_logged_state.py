@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import StorageError
+from penstock.errors import SettingError, StorageError
 from penstock.remote import messages as ask
 from penstock.remote.known_workers import ManagerLimits
 from penstock.remote.logged_state import LoggedState
@@ -123,3 +123,42 @@ def test_a_log_that_can_t_be_made_anew_goes_on(tmp_path: Path) -> None:
         log.append([("leaving", "w1")])
         log.close()
         assert [record[1] for record in read_records(disk / "manager.log")] == ["w0", "w1", "w0", "w1"]
+
+
+def test_damage_is_told_from_an_end_that_was_cut(tmp_path: Path) -> None:
+    """Whichever bit of a length flips, the log is refused and stays; zeros after the last record are cut off."""
+    log, path = StateLog(tmp_path), tmp_path / "manager.log"
+    log.append([("leaving", f"w{number}") for number in range(20)])
+    log.close()
+    whole = path.read_bytes()
+    size = len(whole) // 20
+    for bit in range(32):
+        damaged = bytearray(whole)
+        damaged[size * 3 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        log = StateLog(tmp_path)
+        with pytest.raises(StorageError, match="is damaged at byte"):
+            log.read()
+        log.close()
+        assert path.read_bytes() == damaged
+    for tail in (bytes(4096), bytes(12), whole[: size - 1], whole[: size - 1] + bytes(3)):
+        path.write_bytes(whole + tail)
+        log = StateLog(tmp_path)
+        if tail.endswith(bytes(3)) and any(tail):
+            with pytest.raises(StorageError, match="damaged"):
+                log.read()
+        else:
+            assert len(log.read()) == 20
+            assert path.read_bytes() == whole
+        log.close()
+
+
+def test_a_log_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    """As the folder is: whoever writes to it decides what the manager knows."""
+    StateLog(tmp_path).close()
+    for name in ("manager.log", "lock"):
+        (tmp_path / name).chmod(0o666)
+        with pytest.raises(SettingError, match=f"{name} is refused: others may use it"):
+            StateLog(tmp_path)
+        (tmp_path / name).chmod(0o600)
+    StateLog(tmp_path).close()

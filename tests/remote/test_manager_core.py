@@ -17,6 +17,7 @@ from penstock.errors import (
     NoStorageError,
     PartitionLostError,
     PenstockError,
+    ProtocolError,
     QuotaError,
     SettingError,
     StaleError,
@@ -81,6 +82,15 @@ def test_the_files_of_a_dataset_go_where_room_is() -> None:
     assert counts == {"a": 300, "b": 100, "c": 30, "d": 0}
     assert placed(430, candidates) == found
     assert placed(3, [Candidate("d", 0)]) == []
+
+
+def test_the_name_of_a_job_has_so_many_bytes() -> None:
+    """Letters have up to four, and the manager has a name for each partition."""
+    managed = Managed()
+    for letter, count in (("a", 1000), ("\N{GRINNING FACE}", 250)):
+        managed.begin(PartitionId(DatasetId(letter * count, 0), 0, 0))
+        with pytest.raises(ProtocolError, match=r"has 1,00\d bytes: 1,000 is the limit"):
+            managed.begin(PartitionId(DatasetId(letter * (count + 1), 0), 0, 0))
 
 
 @settings(max_examples=examples(80), deadline=None)

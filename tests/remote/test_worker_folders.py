@@ -12,6 +12,7 @@ from penstock.errors import PartitionReleasedError, SettingError
 from penstock.remote.merged import BUCKET, PLACE, MergedFile, Pushed, Spot
 from penstock.remote.merged_disk import WriteJob
 from penstock.remote.store import MergedFiles, StoreOptions
+from penstock.remote.worker_folders import sweep
 from penstock.remote.worker_index import INDEX_NAME, CommittedWriter
 
 SIZE = 100
@@ -123,3 +124,13 @@ def test_files_that_the_index_does_not_name_stay(folders: list[Path]) -> None:
         path.write_bytes(data)
         path.chmod(0o600)
     assert start(a, b) == {"0.merged", "1.merged", "5.merged"}
+
+
+def test_a_worker_that_leaves_sweeps_its_own_files_alone(tmp_path: Path) -> None:
+    """An operator's copies of its index stay, and so do files of other names."""
+    others = [tmp_path / f"{INDEX_NAME}.monday", tmp_path / f"{INDEX_NAME}-monday", tmp_path / "notes.merging"]
+    start(tmp_path)
+    for each in (*others, tmp_path / "7.merging"):
+        each.touch()
+    sweep(tmp_path)
+    assert set(tmp_path.iterdir()) - {tmp_path / "lock"} == set(others)

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.external.accounts import KeptQuotas
 from penstock.external.options import PORT, HostServiceOptions
 from penstock.settings import TLS_MODES
-from penstock.settings.values import parse_seconds, parse_size
+from penstock.settings.values import parse_lease, parse_size
 
 HELP = "keep blocking partitions and results on this host, longer than executors live"
 
@@ -52,7 +52,7 @@ def run_service(options: argparse.Namespace) -> int:
     try:
         quota, reserve, memory = (parse_size(text) for text in (options.quota, options.reserve, options.memory))
         kept = KeptQuotas(parse_size(options.kept_quota or options.quota), parse_size(options.kept_total))
-        lease, kept_lease = parse_seconds(options.lease), parse_seconds(options.kept_lease)
+        lease, kept_lease = parse_lease(options.lease), parse_lease(options.kept_lease)
     except ValueError as error:
         options.parser.error(f"a size or time is not valid: it takes {error}")
     wanted = HostServiceOptions(

@@ -6,9 +6,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
+import socket
 import stat
 import sys
 from collections.abc import Coroutine, Sequence
@@ -24,10 +26,9 @@ from penstock.remote.store import StoreOptions
 from penstock.remote.worker import RemoteWorker, WorkerOptions, worker_samples
 from penstock.remote.worker_folders import open_worker_folders
 from penstock.settings import ObserveSettings
-from penstock.settings.values import parse_seconds, parse_size
+from penstock.settings.values import parse_lease, parse_seconds, parse_size
 
 HELP = "storage apart from compute: a manager, and workers that keep rows"
-_ALL_ADDRESSES = ("0.0.0.0", "::", "[::]", "")  # noqa: S104 - to be refused
 _SECRET = "PENSTOCK_REMOTE_SECRET"  # noqa: S105 - the name of a variable
 
 
@@ -77,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_manager(options: argparse.Namespace) -> int:
-    times = options.silence, options.leave_out, options.lease, options.kept_lease, options.rejoin
-    limits = ManagerLimits(*map(_seconds, times))
+    silence, lease, kept_lease = map(_lease, (options.silence, options.lease, options.kept_lease))
+    limits = ManagerLimits(silence, _seconds(options.leave_out), lease, kept_lease, _seconds(options.rejoin))
     made = ManagerOptions(address_of(f"{options.host}:{options.port}"), Path(options.dir), limits, options.fsync)
     access = _access(options)
 
@@ -93,8 +94,10 @@ def _run_manager(options: argparse.Namespace) -> int:
 def _run_worker(options: argparse.Namespace) -> int:
     if options.adopt:
         return _adopt([Path(each) for each in options.dir])
-    if options.host in _ALL_ADDRESSES and not options.advertise:
-        raise SettingError(f"--host {options.host} is no address to come to: name one by --advertise HOST:PORT")
+    host = options.advertise.rpartition(":")[0] if options.advertise else options.host
+    if _is_all_addresses(host):
+        told = f"--advertise {options.advertise}" if options.advertise else f"--host {options.host}"
+        raise SettingError(f"{told} is no address to come to: name one by --advertise HOST:PORT")
     advertised = address_of(options.advertise) if options.advertise else ""
     memory, reserve = _size(options.memory), _size(options.reserve)
     if memory < 16 << 20:
@@ -177,6 +180,22 @@ def _secret(options: argparse.Namespace) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise SettingError(f"the secret can't be read: {error}") from error
+
+
+def _is_all_addresses(host: str) -> bool:
+    """Tell whether these are all addresses of a host, in any spelling, such as 0.0.0.0, 0 or ::0."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]") or "0", None, flags=socket.AI_NUMERICHOST)
+    except OSError:  # a name
+        return False
+    return any(ipaddress.ip_address(where[0]).is_unspecified for *_, where in found)
+
+
+def _lease(text: str) -> float:
+    try:
+        return parse_lease(text)
+    except ValueError as error:
+        raise SettingError(f"{text!r} is no lease: it takes {error}") from error
 
 
 def _seconds(text: str) -> float:

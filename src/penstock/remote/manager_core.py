@@ -48,7 +48,7 @@ from penstock.remote.partition_states import RemoteEvent, RemoteState
 from penstock.shuffle import DatasetId, PartitionId
 
 _CAUSE_LETTERS = 2_000
-_MOST_LETTERS = 1_000
+_MOST_NAMED = 1_000
 _MOST_WRITERS = 64
 MOST_ENTRIES: Final = 1 << 20
 """Files of one user's applications, and their partitions, each of which counts as `PARTITION_ENTRIES`."""
@@ -113,7 +113,7 @@ class ManagerCore:
         if not is_finished and not known.life.allows(RemoteEvent.BEGIN):
             raise _stale(asked.partition, known)
         if asked.writer not in known.writers:
-            if len(known.writers) >= _MOST_WRITERS or len(asked.environment) > _MOST_LETTERS:
+            if len(known.writers) >= _MOST_WRITERS or len(asked.environment.encode()) > _MOST_NAMED:
                 raise StaleError(f"{asked.partition} has {len(known.writers)} writers: there are too many")
             self._note(("begun", *key, asked.environment, asked.writer))
         self._writers[key, asked.writer] = now
@@ -346,8 +346,8 @@ class ManagerCore:
 
 
 def _keys(application: str, partition: PartitionId) -> tuple[PartitionKey, DatasetKey]:
-    if len(partition.job) > _MOST_LETTERS:
-        raise ProtocolError(f"the name of a job has {len(partition.job)} letters: {_MOST_LETTERS} is the limit")
+    if (named := len(partition.job.encode())) > _MOST_NAMED:
+        raise ProtocolError(f"the name of a job has {named:,} bytes: {_MOST_NAMED:,} is the limit")
     dataset = str(partition.dataset)
     return (application, dataset, partition.index, partition.attempt), (application, dataset)
 

@@ -26,9 +26,11 @@ from penstock.remote.wire import ACK, PAIR, SUM, BulkFrame, PeerLogic, no_rows
 from penstock.remote.worker_index import CommittedWriter
 
 UNUSED_SECONDS = 10.0
+_BYTES_OF_ENTRY = 16
+"""So many bytes of its name count as one more: a beat has the names of all writers, and is one frame."""
 _PACE = 64 << 10
-_MOST_LETTERS, _MOST_WRITERS = 1_100, 16
-"""Of a partition's name, with that of its job, and of one connection: a task's has one."""
+_MOST_NAMED, _MOST_WRITERS = 1_100, 16
+"""Bytes of a partition's name, with that of its job, and writers of one connection: a task's has one."""
 TAKEN = 0
 FATES = {
     BlockFate.STORE: TAKEN,
@@ -67,13 +69,15 @@ class PushSession:
 
     def open(self, asked: ask.EnterWriter) -> ask.Opened:
         """A writer pushes from now on; ProtocolError for names of more than there can be."""
-        entries, before = 1 + len(asked.begins) // PAIR.size, self._entered.get(asked.writer, 0)
+        files, named = len(asked.begins) // PAIR.size, len(str(asked.partition).encode())
+        before = self._entered.get(asked.writer, 0)
         is_too_many = not before and len(self._entered) >= _MOST_WRITERS
-        if is_too_many or entries > ask.MOST_FILES + 1 or len(str(asked.partition)) > _MOST_LETTERS:
+        if is_too_many or files > ask.MOST_FILES or named > _MOST_NAMED:
             raise ProtocolError(
-                f"a writer of {asked.partition!s:.50} comes with {entries - 1:,} files, and"
+                f"a writer of {asked.partition!s:.50} comes with {files:,} files and a name of {named:,} bytes, and"
                 f" {len(self._entered)} others are here"
             )
+        entries = 1 + files + (named + len(self._application.encode())) // _BYTES_OF_ENTRY
         self._holdings.entering(self._user, max(0, entries - before))
         self._entered[asked.writer] = max(entries, before)
         if asked.word:

@@ -46,6 +46,8 @@ class StateLog:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             check_owned(folder)
+            check_owned(folder / _NAME, 0o077)
+            check_owned(folder / "lock")
             self._lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -167,8 +169,10 @@ def _read(path: Path, size: int | None = None) -> tuple[list[tuple[Any, ...]], i
         length, checksum = _HEAD.unpack_from(data, begin)
         end = begin + _HEAD.size + length
         body = data[begin + _HEAD.size : end]
-        if len(body) < length:
+        if len(body) < length and not _has_record(data, begin + 1):
             break
+        if not any(data[begin:]):
+            break  # a loss of power has left zeros where nothing was written yet
         if xxhash.xxh3_64_intdigest(body) != checksum:
             if end == len(data):
                 break
@@ -176,6 +180,16 @@ def _read(path: Path, size: int | None = None) -> tuple[list[tuple[Any, ...]], i
         found.append(tuple(msgpack.unpackb(body, raw=False, use_list=True)))
         begin = end
     return found, begin
+
+
+def _has_record(data: memoryview, begin: int) -> bool:
+    """Tell whether a whole record lies anywhere after `begin`: then the end was not cut, and a length is damaged."""
+    for at in range(begin, len(data) - _HEAD.size):
+        length, checksum = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length
+        if length and end <= len(data) and xxhash.xxh3_64_intdigest(data[at + _HEAD.size : end]) == checksum:
+            return True
+    return False
 
 
 def _packed(record: tuple[object, ...]) -> bytes:

@@ -81,7 +81,8 @@ def found_files(folders: Sequence[Path], named: Set[int]) -> tuple[dict[int, Fou
 
 def sweep(folder: Path) -> None:
     """Nothing of a worker is needed any more: its index goes, and its id where no file of an earlier one is left."""
-    for path in (*folder.glob(f"*{MERGING}"), *folder.glob(f"{INDEX_NAME}*")):
+    ours = [path for path in folder.glob(f"*{MERGING}") if number_of(path) >= 0]
+    for path in (*ours, *(folder / f"{INDEX_NAME}{each}" for each in ("", "-wal", "-shm"))):
         path.unlink(missing_ok=True)
     if not _has_rows(folder):
         (folder / ID_NAME).unlink(missing_ok=True)
