@@ -73,6 +73,10 @@ def test_a_result_is_found_by_its_user_alone_and_has_a_lease_of_its_own() -> Non
     known.refuse_too_much(first, "numbers", 100, KeptQuotas(user=100))
     with pytest.raises(QuotaError, match=r"user 1000 keeps 60 of the 100 .*--kept-quota"):
         known.refuse_too_much(first, "letters", 50, KeptQuotas(user=100))
+    first.role = AccountRole.FORMER
+    with pytest.raises(QuotaError, match="user 1000 keeps 60 of the 100"):
+        known.refuse_too_much(first, "numbers", 50, KeptQuotas(user=100))  # else any number of them is kept
+    first.role = AccountRole.CURRENT
     second.used = 30
     known.refuse_too_much(first, "letters", 10, KeptQuotas(user=100, total=100))
     known.refuse_too_much(first, "numbers", 70, KeptQuotas(total=100))

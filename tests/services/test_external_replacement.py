@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from penstock.external.requests import (
     SwitchKept,
     UndoKept,
 )
-from penstock.services.external.kept_results import Replacement
+from penstock.services.external.kept_results import Asking, Replacement
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 
 NAME = "trips"
@@ -52,14 +53,19 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """Start the services; those that were there end."""
+        """Start the services; those that were there end. Requests come of the application `app`."""
         self.kill()
         for host in HOSTS:
             folder = self._root / host
             folder.mkdir(exist_ok=True)
             index = Catalogue(folder / "catalogue.db")
             self.keepers[host] = Keeper(index, ServiceFolders([folder], 0), KeeperPolicy(0, 60.0))
-            introduced = self.keepers[host].introduce("app", b"k" * 32, 1000)
+        self.come("app")
+
+    def come(self, application: str) -> None:
+        """Requests come of this application from now on."""
+        for host, keeper in self.keepers.items():
+            introduced = keeper.introduce(application, application.encode().ljust(KEY_BYTES), 1000)
             self.accounts[host] = self.loop.run_until_complete(introduced)
 
     def close(self) -> None:
@@ -150,6 +156,8 @@ class Steps:
             raise Killed
         if at == self._step and self._how == "driver killed":
             raise Killed
+        if self._how == "host lost" and at > self._step and address == "b":
+            raise ConnectionError("refused")
         if (at == self._step and self._how == "refused") or (
             at >= self._step and self._how == "host down" and address == "b"
         ):
@@ -157,7 +165,7 @@ class Steps:
         self._world.ask(address, requests)
         if at == self._step and self._how == "driver killed after it":
             raise Killed
-        if at == self._step and self._how == "answer lost":
+        if at == self._step and self._how in ("answer lost", "host lost"):
             raise ConnectionError("lost")
         return []
 
@@ -191,3 +199,69 @@ def test_a_name_means_whole_rows_at_every_step(world: World, how: str) -> None:
         if steps.asked <= step:
             break
     assert step > 10, "so many steps"
+
+
+def keep(world: World, application: str, number: int, ask: Asking | None = None) -> bytes:
+    """Keep a result of an application, which comes for it; its key."""
+    world.come(application)
+    name = f"{application}{number}"
+    key = name.encode().ljust(KEY_BYTES)
+    Replacement(NAME, key, described(name), ask or world.ask).run(world.write(name, name))
+    return key
+
+
+class Beside:
+    """The questions of a replacement, with another driver's between two of them."""
+
+    def __init__(self, world: World, step: int) -> None:
+        self.asked = 0
+        self.other: bytes | None = None
+        """The key of the other result, if it was kept."""
+        self._world = world
+        self._step = step
+
+    def ask(self, address: str, requests: Sequence[Any]) -> list[Any]:
+        """Ask, at this step after the other driver has had its turn."""
+        at, self.asked = self.asked, self.asked + 1
+        if at == self._step:
+            with suppress(PartitionError):
+                self.other = keep(self._world, "other", at)
+            self._world.come("one")
+        return self._world.ask(address, requests)
+
+
+def test_of_two_drivers_at_once_one_is_refused(world: World) -> None:
+    """Another one keeps a result between two steps: the last that hears "kept" has the name, whole, at all hosts."""
+    outcomes = []
+    for step in range(100):
+        keep(world, "before", step)
+        beside, one = Beside(world, step), None
+        with suppress(PartitionError):
+            one = keep(world, "one", step, beside.ask)
+        kept = set(world.whole().values())
+        if beside.asked <= step:
+            break
+        outcomes.append((one is not None, beside.other is not None))
+        assert kept == {one if beside.other is None or not step else beside.other}
+    refused = [outcome for outcome in outcomes if not all(outcome)]
+    assert len(outcomes) == 11
+    assert refused == [(False, True)] * 5 + [(True, False)] * 4, "while one has prepared, and while one switches"
+
+
+def test_a_driver_keeps_again_at_once_after_a_try_that_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host did not hear that it is to switch back. Another driver waits a minute: the first may be at it yet."""
+    keep(world, "app", 0)
+    with pytest.raises(PartitionError):
+        keep(world, "app", 1, Steps(world, "host lost", 6).ask)
+    assert len(set(world.whole().values())) == 2
+    with pytest.raises(PartitionError, match="keep yours again in 60 seconds"):
+        keep(world, "other", 2)
+    key = keep(world, "app", 3)
+    assert set(world.whole().values()) == {key}
+    key = keep(world, "other", 4)
+    assert set(world.whole().values()) == {key}, "the last one was told to all"
+    with pytest.raises(PartitionError):
+        keep(world, "app", 5, Steps(world, "host lost", 6).ask)
+    monkeypatch.setattr("penstock.external.results._DOUBT_SECONDS", 0.0)
+    key = keep(world, "other", 6)
+    assert set(world.whole().values()) == {key}

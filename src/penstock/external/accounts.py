@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from penstock.errors import QuotaError
 from penstock.external.keys import ApplicationKey
@@ -70,6 +71,10 @@ class Account:
     """The folder of a result's description."""
     made: int = 0
     """The nanosecond at which a result was prepared here, to tell which is newer."""
+    taken_over: float = -inf
+    """When a result took its name over, until its driver says that all hosts have switched."""
+    taken_by: str = ""
+    """The name of the application whose driver has done so."""
     described: int = 0
     """The bytes of its description, which count among those in its files."""
     connections: int = 0
@@ -189,7 +194,7 @@ class KnownApplications:
         """QuotaError where results, with one of this size under this name of this user, are more than a quota."""
         of_user = of_all = 0
         for each in self:
-            replaced = (each.kept, each.user) == (name, account.user) and each.role is not AccountRole.PREPARED
+            replaced = (each.kept, each.user) == (name, account.user) and each.role is AccountRole.CURRENT
             if each.kept and not replaced:
                 of_all += each.used
                 of_user += each.used if each.user == account.user else 0
@@ -212,4 +217,8 @@ class KnownApplications:
 
     def expired(self, now: float) -> list[Account]:
         """The accounts without a connection that were not heard of for their lease."""
-        return [each for each in self if not each.connections and now - each.seen > self.lease_of(each)]
+        return [each for each in self if self.is_over(each, now)]
+
+    def is_over(self, account: Account, now: float) -> bool:
+        """True for an account without a connection that was not heard of for its lease."""
+        return not account.connections and now - account.seen > self.lease_of(account)

@@ -66,6 +66,9 @@ def rebuild_index(folders: Sequence[Path]) -> str:
             for kept in account.numbers.values():
                 opened.index.add(account, kept)
         opened.index.close()
+        for left in (opened.home / f"{KIND.index}{each}" for each in ("-wal", "-shm")):
+            if left.exists():  # of the lost index: SQLite would write it into this one
+                left.rename(left.with_name(f"lost-{left.name}"))
         (opened.home / _REBUILT).rename(opened.home / KIND.index)
     finally:
         opened.index.close()

@@ -24,6 +24,11 @@ class ChunkMemory:
         self._line: deque[Callable[[], None]] = deque()
 
     @property
+    def is_idle(self) -> bool:
+        """True if no buffer is in use, not even by a read whose connection has ended."""
+        return len(self._free) == self._made
+
+    @property
     def bytes(self) -> int:
         """The bytes that it takes."""
         return self._made * CHUNK_BYTES

@@ -69,6 +69,8 @@ MOST_APPLICATIONS: Final = 1000
 """Applications of one user."""
 MOST_NAMED: Final = 500
 """Letters of a dataset's name, and of the cause of a failure."""
+MOST_SUBPARTITIONS: Final = 1 << 17
+"""Of one partition: the service has the ends of a commit in memory until all have come, 24 bytes of each."""
 _FINDING = 4
 _GONE = (KeptState.FAILED, KeptState.RELEASED)
 
@@ -186,8 +188,13 @@ class Keeper:
         """Make the files of a partition. QuotaError, StorageError; StaleError for one that has begun before."""
         if partition in account.partitions:
             raise StaleError(f"partition {partition} was written, or given up, before")
-        if len(str(partition.dataset)) > MOST_NAMED or subpartitions < 1:
+        if len(str(partition.dataset).encode()) > MOST_NAMED or subpartitions < 1:
             raise ProtocolError("a partition has subpartitions, and a dataset with a short name")
+        if subpartitions > MOST_SUBPARTITIONS:
+            raise QuotaError(
+                f"{partition} has {subpartitions:,} subpartitions, and a host service takes {MOST_SUBPARTITIONS:,}:"
+                " give the exchange a smaller parallelism"
+            )
         self.accounts.refuse_too_many(account.user, self._policy.names)
         self.upkeep.left_open.refuse_too_many(account.user)
         self.upkeep.index.check()
@@ -254,7 +261,7 @@ class Keeper:
         kept = self._writing(account, request.number)
         begun = self._ends.setdefault(kept.number, b"")
         ends = self._ends[kept.number] = begun + pack_ends(request.ends)
-        if len(ends) // END_BYTES < kept.subpartitions and request.has_more:
+        if len(ends) // END_BYTES < kept.subpartitions and request.has_more and request.ends:
             return False
         del self._ends[kept.number]
         if len(ends) // END_BYTES != kept.subpartitions:
@@ -389,6 +396,8 @@ class Keeper:
         """End the accounts whose lease is over; write rows that could not be written."""
         self.upkeep.index.write_again()
         for account in self.accounts.expired(now):
+            if not self.accounts.is_over(account, now):
+                continue  # a task of it has come while another one was ended
             lease = self.accounts.lease_of(account)
             log.info("nobody has heard of %s for %.0f s: all of it goes", account.key.title, lease)
             await self.upkeep.end(account)
@@ -399,7 +408,9 @@ class Keeper:
 
     def _load(self) -> None:
         now, known, removed = time.monotonic(), set(), 0
-        for account in self._catalogue.accounts():
+        accounts = list(self._catalogue.accounts())
+        later = self._kept_later(accounts)
+        for account in accounts:
             account.seen = now
             if account.folder:
                 account.folder = self.folders.place_of(account.folder) or account.folder
@@ -409,6 +420,10 @@ class Keeper:
             self.accounts.add(account)
             for kept in account.numbers.values():
                 known.add(kept.folder)
+                if not account.kept and Path(kept.folder).name in later:
+                    kept.folder, kept.state = "", KeptState.THERE  # lost to this one, and not removed with it
+                    account.settle(kept, 0)
+                    continue
                 removed += self._restore(account, kept)
                 known.add(kept.folder)
         for doomed in self._catalogue.doomed():
@@ -424,6 +439,15 @@ class Keeper:
             )
         held = sum(bool(kept.folder) for account in self.accounts for kept in account.numbers.values())
         log.info("%d applications, %d partitions, %d unfinished ones removed", len(self.accounts), held, removed)
+
+    def _kept_later(self, accounts: Iterable[Account]) -> set[str]:
+        """The names of folders of partitions that were kept by name after this index, an old copy, was made."""
+        known = {Path(each).name for each in self._catalogue.doomed()}
+        for account in accounts:
+            known.add(Path(account.folder).name)
+            known.update(Path(kept.folder).name for kept in account.numbers.values())
+        words = [read_word(each) for each in self.folders if each.name not in known]
+        return {name for word in words if word is not None for name in word.folders}
 
     def _restore(self, account: Account, kept: KeptPartition) -> bool:
         """See what has become of a partition while no service was there; True if its files went."""

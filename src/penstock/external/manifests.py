@@ -99,3 +99,11 @@ def write_whole(folder: str, name: str, data: bytes) -> None:
         made.rename(path)
     except OSError as error:
         raise StorageError(f"the shuffle service can't write {path}: {error}") from error
+
+
+def remove_whole(folder: str, name: str) -> None:
+    """Remove such a file, if it is there; StorageError where that can't be. It waits for a disk."""
+    try:
+        Path(folder, name).unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"the shuffle service can't remove {name} in {folder}: {error}") from error

@@ -17,14 +17,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import PartitionLostError, ProtocolError, QuotaError, StorageError
+from penstock.errors import PartitionError, PartitionLostError, ProtocolError, QuotaError, StorageError
 from penstock.external.accounts import Account, AccountRole, KeptPartition, KeptQuotas
 from penstock.external.keys import KEY_BYTES, ApplicationKey, name_of_key
-from penstock.external.manifests import CURRENT, DESCRIPTION, FolderWord, write_description, write_whole, write_word
+from penstock.external.manifests import (
+    CURRENT,
+    DESCRIPTION,
+    FolderWord,
+    remove_whole,
+    write_description,
+    write_whole,
+    write_word,
+)
 from penstock.external.requests import (
     PIECE_BYTES,
     FindByName,
@@ -42,6 +52,8 @@ from penstock.shuffle import PartitionId
 MOST_DESCRIBED: Final = 16 << 20
 """Bytes of a description: that of a result of 100,000 partitions."""
 _NAME: Final = 1000
+_DOUBT_SECONDS: Final = 60.0
+"""A driver that replaces a result has told all hosts within this time, or is gone."""
 
 
 _AboutResult = SwitchKept | ForgetFormer | SwitchBack | UndoKept
@@ -56,6 +68,8 @@ class ResultKeeper:
         self._names = names
         self._changing = asyncio.Lock()
         """Of rows of results and what is known of them: a change sees what the last one has left."""
+        self._given_up: deque[str] = deque(maxlen=1000)
+        """Results that went while they were prepared, for another one of their name."""
 
     async def prepare(self, account: Account, request: PrepareKept) -> None:
         """Take partitions out of an application; errors as of the request."""
@@ -94,19 +108,40 @@ class ResultKeeper:
         result = self._found(account, request)
         if result is None:
             raise PartitionLostError(f"the result {request.name} is not prepared any more: keep it again")
+        self._refuse_at_once(account, result)
         await self._upkeep.at_disk(result.folder, lambda: write_whole(result.folder, CURRENT, b""))
-        await self._upkeep.see_through(self._switched(result))
+        await self._upkeep.see_through(self._switched(account, result))
 
-    async def _switched(self, result: Account) -> None:
+    async def _switched(self, account: Account, result: Account) -> None:
         async with self._changing:
+            self._refuse_at_once(account, result)
             former = self._upkeep.accounts.kept(result.kept, result.user)
             if former is not result and self._upkeep.accounts.find(result.key.name) is result:
                 taken = [(former, AccountRole.FORMER)] if former is not None else []
                 await self._give_roles(*taken, (result, AccountRole.CURRENT))
+                result.taken_over, result.taken_by = time.monotonic(), account.key.name
+
+    def _refuse_at_once(self, account: Account, result: Account) -> None:
+        """PartitionError while another driver replaces the same name: else each host may have another one's result.
+
+        One of the same application may be of a try that failed, so it refuses none.
+        """
+        former = self._upkeep.accounts.kept(result.kept, result.user)
+        if former is None or former is result or former.taken_by == account.key.name:
+            return
+        if time.monotonic() - former.taken_over < _DOUBT_SECONDS:
+            raise PartitionError(
+                f"another program keeps a result under the name {result.kept} at this moment, or was killed while it"
+                f" did: keep yours again in {_DOUBT_SECONDS:.0f} seconds"
+            )
 
     async def switch_back(self, account: Account, request: SwitchBack) -> None:
         """Have a name mean what it meant before; idempotent."""
         await self._upkeep.see_through(self._switched_back(account, request))
+        result = self._found(account, request)
+        if result is not None and result.role is AccountRole.PREPARED:
+            folder = result.folder
+            await self._upkeep.at_disk(folder, lambda: remove_whole(folder, CURRENT))
 
     async def _switched_back(self, account: Account, request: SwitchBack) -> None:
         async with self._changing:
@@ -120,8 +155,10 @@ class ResultKeeper:
         """All hosts have switched; nothing happens where another one has the name meanwhile."""
         result = self._found(account, request)
         if result is not None and result.role is AccountRole.CURRENT:
+            result.taken_over = -inf
             for other in self._upkeep.accounts.others(result):
                 if other.role is AccountRole.FORMER or other.made < result.made:
+                    self._given_up.append(other.key.name)
                     await self._upkeep.end(other)
             await self._upkeep.index.written()
 
@@ -154,6 +191,8 @@ class ResultKeeper:
         """The result that is being prepared, with room for more of its description."""
         known = self._upkeep.accounts.find(name_of_key(request.key))
         if known is None:
+            if name_of_key(request.key) in self._given_up:  # the rows that it had are gone
+                raise PartitionLostError(f"the result {request.name} was given up while it was prepared")
             folder = await self._upkeep.new_folder()
             known = await self._upkeep.see_through(self._new(account, request, folder))
         if known.role is not AccountRole.PREPARED or (known.user, known.kept) != (account.user, request.name):
@@ -175,7 +214,8 @@ class ResultKeeper:
             upkeep.accounts.refuse_too_many(account.user, self._names)
             key = ApplicationKey(f"{account.key.title}: {request.name}"[:_NAME], request.key)
             new = Account(key, account.user, time.monotonic(), request.name, AccountRole.PREPARED)
-            new.made, new.folder = time.time_ns(), folder
+            same = (each.made for each in upkeep.accounts.of_user(account.user) if each.kept == request.name)
+            new.made, new.folder = max(time.time_ns(), 1 + max(same, default=0)), folder  # that clock may be put back
             await upkeep.index.write(
                 lambda: catalogue.add_application(new), lambda: catalogue.remove_application(new)
             )

@@ -3,8 +3,9 @@
 
 Rules: a socket at which another process listens is left alone. Over the port a handshake proves the application's key
 (`connection/door.py`). Over the Unix socket there are few who have not said who they are, few of one user, and for
-ten seconds. The memory of a user goes with his last connection. A connection that would be more than its user's
-share is closed (`budgets`), and so is one whose question does not come whole within `HALF_SECONDS`.
+ten seconds. The memory of a user goes after his last connection, when no disk has any of it. A connection that would
+be more than its user's share is closed (`budgets`), and so is one whose question does not come whole within
+`HALF_SECONDS`.
 """
 
 from __future__ import annotations
@@ -172,8 +173,16 @@ class ServiceServer:
         self._sessions[connection], self._users[connection] = session, user
         return connection
 
+    def _forget_memory(self, user: int) -> None:
+        """Let the memory of a user go who has no connection, if no disk has any of it: else he has it twice."""
+        memory = self._memories.get(user)
+        if memory is not None and memory.is_idle and user not in self._budgets:
+            del self._memories[user]
+
     def _look(self) -> None:
         """Close connections whose question has come in part, and does not go on."""
+        for user in list(self._memories):
+            self._forget_memory(user)
         self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
         late = time.monotonic() - HALF_SECONDS
         for connection, session in list(self._sessions.items()):
@@ -185,8 +194,7 @@ class ServiceServer:
         user = self._users.pop(connection, None)
         if user is not None:
             self._budgets.leave(user)
-            if user not in self._budgets:
-                self._memories.pop(user, None)
+            self._forget_memory(user)
         self._strangers.leave(connection)
         if isinstance(error, ProtocolError | VersionError):
             self._refusals.say(connection.peer, error)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import xxhash
 
-from penstock.errors import IncompleteDataError
+from penstock.errors import IncompleteDataError, QuotaError
 from penstock.partition.extents import BROADCAST, INDEX_NAME, Extent, StoredPiece
 from penstock.partition.file_header import (
     INDEX_MAGIC,
@@ -97,17 +97,18 @@ def write_index(folder: Path, header: FileHeader, lists: Iterable[bytes], reserv
     return output.size
 
 
-def read_index(folder: str, first: int, count: int, origin: FileOrigin) -> list[StoredPiece]:
+def read_index(folder: str, first: int, count: int, origin: FileOrigin, most: int = 0) -> list[StoredPiece]:
     """The pieces of these subpartitions, in the order in which they are to be read.
 
     That is subpartition by subpartition, or, where extents hold whole messages, as they lie in the files: a range is
-    then read in long stretches. PartitionLostError where the index is gone, IncompleteDataError where it is damaged.
+    then read in long stretches. PartitionLostError where the index is gone, IncompleteDataError where it is damaged,
+    QuotaError where these are more than `most`, if that is set.
     """
     path = f"{folder}/{INDEX_NAME}"
     descriptor = open_file(path, origin)
     try:
         size = os.fstat(descriptor).st_size
-        return Index(_from_file(descriptor), size, path, origin).pieces(first, count)
+        return Index(_from_file(descriptor), size, path, origin).pieces(first, count, most)
     except OSError as error:
         raise unreadable(origin, path, error) from error
     finally:
@@ -159,10 +160,18 @@ class Index:
         """All lists, one after the other, without a look at their checksums."""
         return self._read(header_size(self._origin.partition), self._begin)
 
-    def pieces(self, first: int, count: int) -> list[StoredPiece]:
+    def pieces(self, first: int, count: int, most: int = 0) -> list[StoredPiece]:
         """The pieces of a range; see `read_index`."""
+        if most and self._header.subpartitions > most:
+            raise QuotaError(f"{self._origin}: its index has places of {self._header.subpartitions:,} subpartitions")
         places = self._checked(self._begin, self._end, self._checksum, "places")
         wanted = list(PLACE.iter_unpack(places[PLACE.size * first : PLACE.size * (first + count)]))
+        if most and (found := sum(entries for _, entries, _ in wanted)) > most:
+            raise QuotaError(
+                f"{self._origin}: subpartitions {first} to {first + count - 1} have {found:,} extents, and {most:,}"
+                " are given out at once: give the exchange fewer subpartitions, or more of"
+                " spark.penstock.blocking.sortBuffer"
+            )
         extents: list[Extent] = []
         for number, (found, digest) in enumerate(self._lists(wanted), first):
             self._check(found, digest, f"list of subpartition {number}")
@@ -210,6 +219,8 @@ class Index:
             raise self._damaged(f"the checksum of its {what} does not match")
 
     def _read(self, begin: int, end: int) -> memoryview:
+        if not 0 <= begin <= end <= self._size:
+            raise self._damaged(f"it ends before {end}")  # what a service reads any task may have written
         target = memoryview(bytearray(end - begin))
         if self._read_into(target, begin) < len(target):
             raise self._damaged(f"it ends before {end}")
