@@ -26,6 +26,7 @@ from penstock.link.control import raise_for_error
 from penstock.link.operator import OPERATOR, ListQueries, QueryNow, RescaleQuery, SaveQuery, StopQuery
 from penstock.link.session_files import SessionFacts, read_session, session_files
 from penstock.link.wire import from_wire
+from penstock.machine.locations import is_uri
 from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
@@ -40,10 +41,17 @@ class Sessions:
     file: str = ""
     directory: str = ""
 
-    def all(self) -> list[tuple[Path, SessionFacts]]:
-        """Those that there are, with their files; raises SettingError for a file that is none."""
-        paths = [Path(self.file)] if self.file else session_files(self.directory)
-        return [(path, read_session(path)) for path in paths]
+    def all(self) -> list[tuple[Path, SessionFacts | SettingError]]:
+        """Those that there are, with their files, or why one can't be read; SettingError where that is the `file`."""
+        if self.file:
+            return [(Path(self.file), read_session(Path(self.file)))]
+        found: list[tuple[Path, SessionFacts | SettingError]] = []
+        for path in session_files(self.directory):
+            try:
+                found.append((path, read_session(path)))
+            except SettingError as error:
+                found.append((path, error))
+        return found
 
 
 def list_queries(sessions: Sessions, *, as_json: bool) -> int:
@@ -71,6 +79,7 @@ def list_queries(sessions: Sessions, *, as_json: bool) -> int:
 def stop_query(sessions: Sessions, query: str, savepoint: str, seconds: float) -> int:
     """Stop a query; raises PenstockError where it ended with an error."""
     facts, known = _session_of(sessions, query)
+    savepoint = _of_here(savepoint)
     try:
         ended = asked(facts, StopQuery(known.id, seconds, savepoint))
     except NotAnsweredError:  # its program ends with its query, and so does the session
@@ -86,6 +95,7 @@ def stop_query(sessions: Sessions, query: str, savepoint: str, seconds: float) -
 def save_query(sessions: Sessions, query: str, savepoint: str, seconds: float) -> int:
     """Take a savepoint; the query goes on."""
     facts, known = _session_of(sessions, query)
+    savepoint = _of_here(savepoint)
     saved = asked(facts, SaveQuery(known.id, seconds, savepoint))
     sys.stdout.write(f"checkpoint {saved.checkpoint} of {_title(known)} is at {savepoint}\n")
     return 0
@@ -136,6 +146,8 @@ def _answered(
     found, silent = [], []
     for path, facts in sessions.all():
         try:
+            if isinstance(facts, SettingError):
+                raise facts
             found.append((path, facts, asked(facts, ListQueries()).queries))
         except PenstockError as error:
             silent.append(error)
@@ -144,12 +156,16 @@ def _answered(
 
 def _session_of(sessions: Sessions, wanted: str) -> tuple[SessionFacts, QueryNow]:
     """The session with the one query of this name, or whose id begins so; raises SettingError."""
+    if not wanted:
+        raise SettingError("no query is named: give its name, or the begin of its id")
     answered, silent = _answered(sessions)
-    if silent and not answered:
-        raise silent[0]
     known = [(facts, query) for _, facts, queries in answered for query in queries]
     named = [each for each in known if each[1].name == wanted]
-    found = named or [each for each in known if wanted and each[1].id.startswith(wanted)]
+    found = named or [each for each in known if each[1].id.startswith(wanted)]
+    if silent and [query.id for _, query in found] != [wanted]:  # a whole id is one query's, whoever is silent
+        if sessions.file:
+            raise silent[0]
+        raise PenstockError(f"{silent[0]}. It may have a query {wanted!r} too: name the session by --session")
     if len(found) == 1:
         return found[0]
     names = ", ".join(f"{query.name or query.id} of {facts.name}" for facts, query in found or known) or "none"
@@ -166,6 +182,11 @@ def _lines(queries: tuple[QueryNow, ...]) -> Iterator[str]:
         checkpoint = "no checkpoint yet" if query.checkpoint < 0 else f"checkpoint {query.checkpoint}"
         rate = f"{query.rows_per_second:,.0f} rows/s"
         yield f"{query.name or '(no name)'}  {query.id}  {_tasks(query)} tasks  {rate}  {checkpoint}  {query.status}"
+
+
+def _of_here(folder: str) -> str:
+    """A folder as the caller means it: the driver has another working folder."""
+    return folder if not folder or is_uri(folder) else str(Path(folder).absolute())
 
 
 def _tasks(query: QueryNow) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -27,6 +28,8 @@ from penstock.link.operator import (
     QueryEnded,
     QueryList,
     QueryNow,
+    QuerySaved,
+    SaveQuery,
     StopQuery,
     operator_key,
 )
@@ -38,11 +41,18 @@ SECRET = b"s" * 32
 QUERY = QueryNow("4711-ab", "counts", "it runs", 2, 1234.5, 7, (1, 1))
 
 
+SAVED: list[str] = []
+"""The folders of savepoints that were asked for."""
+
+
 def office(request: Request[Any]) -> object:
-    """One query, which stops with an error."""
+    """A query that stops with an error, and one without a name."""
     match request:
         case ListQueries():
-            return QueryList((QUERY,))
+            return QueryList((QUERY, replace(QUERY, id="5822-cd", name="")))
+        case SaveQuery():
+            SAVED.append(request.savepoint)
+            return QuerySaved(7)
         case StopQuery("4711-ab"):
             return QueryEnded("its sink is away")
     raise KeyError("a fault of ours")
@@ -131,9 +141,57 @@ def test_a_session_that_has_ended_is_not_seen(
     silent = SessionFile(facts, str(tmp_path))
     assert main(["queries", "list", "--directory", str(tmp_path)]) == 1
     assert "  counts  4711-ab" in capsys.readouterr().out
+    for query, said in (
+        ("counts", "It may have a query 'counts' too: name the session by --session"),
+        ("4711", "It may have a query '4711' too"),
+        ("4711-ab", "query counts has ended with an error: its sink is away"),
+    ):
+        assert main(["queries", "stop", query, "--directory", str(tmp_path)]) == 1
+        assert said in capsys.readouterr().err
+    (_, place) = session_files(str(tmp_path))
+    place.write_text("{")
+    assert main(["queries", "list", "--directory", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "  counts  4711-ab" in said.out
+    assert f"{place} is no file of a session" in said.err
     silent.close()
     assert main(["queries", "list", "--directory", str(tmp_path / "none")]) == 0
     assert "no session of this user on this host has streaming queries" in capsys.readouterr().err
+
+
+def test_an_empty_name_is_no_query(session: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`penstock queries stop "$NAME"` where NAME is not set stops none, not even one without a name."""
+    assert main(["queries", "stop", "", "--session", str(session)]) == 2
+    assert "no query is named" in capsys.readouterr().err
+
+
+def test_a_savepoint_s_folder_is_the_caller_s(
+    session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver has another working folder; an address of a store stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    SAVED.clear()
+    for folder in ("saved", "/data/saved", "s3://bucket/saved"):
+        assert main(["queries", "savepoint", "counts", folder, "--session", str(session)]) == 0
+    assert [str(tmp_path / "saved"), "/data/saved", "s3://bucket/saved"] == SAVED
+    assert f"is at {tmp_path / 'saved'}" in capsys.readouterr().out
+
+
+def test_a_session_whose_file_can_t_be_written_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when it begins: there is no half file, and the next try has its folder."""
+    facts = SessionFacts("app-1", "my program", os.getpid(), "tcp://127.0.0.1:1", "00" * 32)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.link.session_files.json.dump", full)
+        with pytest.raises(OSError, match="no space left"):
+            SessionFile(facts, str(tmp_path))
+    assert session_files(str(tmp_path)) == []
+    file = SessionFile(facts, str(tmp_path))
+    assert len(session_files(str(tmp_path))) == 1
+    file.close()
 
 
 def test_the_key_of_operators_opens_nothing_else() -> None:

@@ -42,8 +42,14 @@ class SessionFile:
         if self._lock is None:
             raise SettingError(f"{self._place.folder} is another process's")
         path = self._place.folder / _NAME
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-            json.dump(asdict(facts), file)
+        made = path.with_name(f".{_NAME}")
+        try:
+            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+                json.dump(asdict(facts), file)
+            made.rename(path)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """The session ends; idempotent."""
