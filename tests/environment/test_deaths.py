@@ -93,6 +93,21 @@ def test_what_it_had_when_it_was_seen_last_counts() -> None:
     assert "0.0 s before it had" in deaths.words(task, KILLED)
 
 
+def test_a_kill_before_the_first_task_is_no_task_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has killed another process for memory while there was no task; then a user kills the first one."""
+    nothing: Any = None
+    kills = [MemoryKills(0, 0)]
+    monkeypatch.setattr("penstock.environment.tasks.deaths.memory_kills", lambda: kills[-1])
+    task = AttachedTask(nothing, nothing, os.getpid())
+    deaths = Deaths(lambda: 0.0)
+    for count, reached in ((1, "Somebody has ended it"), (1, "Somebody has ended it"), (2, "has no more")):
+        kills.append(MemoryKills(0, count))
+        if count == 1:
+            deaths.look([])
+            deaths.see(task.pid)
+        assert reached in deaths.words(task, KILLED)
+
+
 def test_the_word_of_a_killed_process_is_read() -> None:
     """The last one, cut where it is too long; telling before it is open does nothing, and so does closing twice."""
     sign = WorkSign()

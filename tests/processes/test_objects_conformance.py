@@ -169,3 +169,15 @@ def test_names_lead_nowhere_else(tmp_path: Path) -> None:
     assert folder.root == f"{tmp_path}/penstock-..%2F..%2Fetc%2Fx"
     with pytest.raises(SettingError, match=r"spark\.penstock\.objects\.uri"):
         ObjectFolder("", "app")
+
+
+@pytest.mark.parametrize("spelled", ["{0}/a", "{0}//a", "{0}/./a", "./a", "a", "file://{0}//a"])
+def test_a_folder_is_the_same_however_it_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: str
+) -> None:
+    """A second slash, a dot, the working folder: what is written there is found."""
+    monkeypatch.chdir(tmp_path)
+    folder = ObjectFolder(spelled.format(tmp_path), "app")
+    folder.write(f"{folder.root}/job/index")
+    assert folder.names(f"{folder.root}/job") == {"index"}
+    assert (tmp_path / "a" / "penstock-app" / "job" / "index").exists()

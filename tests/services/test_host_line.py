@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.connection.sockets import unix_listening
-from penstock.errors import AuthenticationError, SettingError
+from penstock.errors import AuthenticationError, NoStorageError, SettingError
 from penstock.external.keys import ApplicationKey
 from penstock.services.external.host_line import HostLine, HostSocket
 
@@ -51,3 +52,21 @@ def test_a_socket_takes_the_place_of_a_socket_alone(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     unix_listening(path).close()
+
+
+def test_a_service_that_accepts_nothing_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
+    """Its line is full: the task looks whether it is to stop, and says in the end that no service answers."""
+    looks: list[int] = []
+    with unix_listening(tmp_path / "s") as listening:
+        listening.listen(0)
+        waiting = []
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(100):
+                waiting.append(socket.socket(socket.AF_UNIX))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(str(tmp_path / "s"))
+        with pytest.raises(NoStorageError, match="no host service answers at"):
+            HostLine(str(tmp_path / "s"), ApplicationKey("app", b"k" * 32), 0.1, lambda: looks.append(1), 0.1)
+        for each in waiting:
+            each.close()
+    assert looks

@@ -108,6 +108,9 @@ class Deaths:
 
     def see(self, pid: int) -> None:
         """A task of this process has come."""
+        if not self._seen:  # kills are not counted while there is no task: these were before it
+            self._before = self._kills = memory_kills()
+            self._counted = self._clock()
         self._seen[pid] = resident_memory(pid)[0], self._clock()
 
     def look(self, tasks: Iterable[AttachedTask]) -> None:

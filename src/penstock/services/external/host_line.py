@@ -127,6 +127,7 @@ class HostLine:
     def _connected(self, deadline: float) -> socket.socket:
         while True:
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connected.settimeout(_LOOK_SECONDS)  # else connect() waits without end where the service accepts nothing
             try:
                 connected.connect(self._path)
             except OSError as error:

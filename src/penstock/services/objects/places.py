@@ -82,7 +82,7 @@ class ObjectFolder:
                 "the service objects has no place: set spark.penstock.objects.uri, such as s3://bucket/p"
             )
         try:
-            self.filesystem, root = at_uri(uri) if is_uri(uri) else (here(), uri)
+            self.filesystem, root = at_uri(uri) if is_uri(uri) else (here(), os.path.abspath(uri))  # noqa: PTH100 - links stay
         except (ValueError, OSError) as error:
             raise SettingError(f"spark.penstock.objects.uri={uri} can't be used: {error}") from error
         self.root = f"{root.rstrip('/')}/penstock-{quote(application, safe='')}"
