@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,6 +268,27 @@ def test_a_partition_whose_log_ends_with_the_record_of_a_transaction_is_known_by
             reader.read_by_partition()
             assert polled(reader, 1) == [7]
             wait_until(lambda: reader.poll(9) is None and min(waited(reader)) > 0.0, "all have had none")
+
+
+def test_no_partition_is_idle_while_the_brokers_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have is not known then. A run that ends says after a while whom it waits for, and begins anew."""
+    monkeypatch.setattr("penstock.stream.kafka_threads.LIFE_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.stream.kafka_source.SILENT_SECONDS", 0.5)
+    with ExitStack() as stack:
+        with brokers.mock_cluster() as settings:
+            brokers.put(settings, "in", range(8))
+            reader = stack.enter_context(closing(source(settings).open(0, 1, [])))
+            reader.read_by_partition()
+            assert sorted(polled(reader, 8)) == list(range(8))
+            wait_until(lambda: reader.poll(9) is None and min(waited(reader)) > 0.0, "all have had none")
+            brokers.put(settings, "in", range(8, 16))
+            one_by_one = (("fetch.message.max.bytes", "10"), ("queued.min.messages", "1"))
+            small = source(KafkaSettings((*settings.given, *one_by_one))).available_now()
+            ending = stack.enter_context(closing(small.open(0, 1, [])))
+            wait_until(lambda: bool(ending.poll(9)), "it has some")
+        wait_until(lambda: reader.poll(9) is None and max(waited(reader)) == 0.0, "none is known to have none")
+        with pytest.raises(OutsideError, match=f"kafka: {settings.servers} has not answered for"):
+            wait_until(lambda: ending.poll(9) is None and ending.is_ended, "it waits")
 
 
 def test_a_pattern_means_no_topic_of_the_brokers_or_of_our_own() -> None:

@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import logging
 import operator
-import queue
-import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -31,7 +28,6 @@ import pyarrow as pa
 from penstock.errors import OutsideError, PlanError
 from penstock.record.row_sizes import MOST_BYTES, bounded
 from penstock.stream.kafka_client import (
-    ASK_SECONDS,
     NOT_MEANT,
     KafkaSettings,
     binary_column,
@@ -41,6 +37,7 @@ from penstock.stream.kafka_client import (
     partitions_of,
 )
 from penstock.stream.kafka_offsets import EARLIEST, KafkaStart, Partition, bounds, gone, is_beyond, refuse_beyond
+from penstock.stream.kafka_threads import Discovery, SignsOfLife
 from penstock.stream.sources import read_whole
 from penstock.stream.watermarks import CAUGHT_UP, Waiting
 
@@ -62,6 +59,8 @@ MOST_MESSAGES = 10_000
 MISSED_SECONDS = 30.0
 """So long Kafka's own client waits for a topic to be known to all brokers (`topic.metadata.propagation.max.ms`)."""
 AGAIN_SECONDS = 0.5
+SILENT_SECONDS = 30.0
+"""A run that ends waits so long for brokers that do not answer: then it begins anew, as its log says."""
 _LOG = logging.getLogger("penstock.stream")
 
 
@@ -174,7 +173,8 @@ class KafkaReader:
         self._ends: dict[Partition, int] | None = None
         """The offsets at which it ends, of the partitions that have messages in front of theirs."""
         self._consumer = source.settings.consumer(**{"enable.partition.eof": True})
-        self._discovery: _Discovery | None = None
+        self._discovery: Discovery | None = None
+        self._life: SignsOfLife | None = None
         try:
             self._begin(is_new=is_new)
         except BaseException:
@@ -205,7 +205,16 @@ class KafkaReader:
         if source.is_available_now or source.ends is not None:
             self._ends = {each: end for each, end in ends.items() if self._positions[each] < end}
         elif source.discovery_seconds > 0:
-            self._discovery = _Discovery(source, self._consumer)
+            self._discovery = Discovery(self._look, source.discovery_seconds)
+        if self._ends:
+            self._watch()
+
+    def _look(self) -> list[Partition]:
+        return partitions_of(self._consumer, self._source.topics, self._source.pattern)
+
+    def _watch(self) -> None:
+        if self._life is None:
+            self._life = SignsOfLife(self._consumer, lambda: list(self._positions))
 
     def _pass_over_lost(self) -> None:
         """Go to the first message of each partition that has none at its position any more."""
@@ -276,6 +285,8 @@ class KafkaReader:
             return None
         messages = self._consumer.consume(min(max_rows, MOST_MESSAGES), 0)
         self._ask_at = None if messages else now + POLL_SECONDS
+        if not messages and self._ends is not None:
+            self._refuse_silence(now)
         at_end: dict[Partition, int] = {}
         if any(map(_ERROR, messages)):
             messages, at_end = self._without_errors(messages)
@@ -304,13 +315,23 @@ class KafkaReader:
     def read_by_partition(self) -> None:
         """Give batches of one partition each from now on."""
         self._by_partition = True
+        self._watch()
 
     def _held(self) -> set[Partition]:
         """The partitions of messages that were fetched and not given."""
         return {(each[0].topic(), each[0].partition()) for each in self._fetched}
 
+    def _refuse_silence(self, now: float) -> None:
+        """Raise OutsideError where a run that ends would wait for brokers that are away, without a word."""
+        silent = 0.0 if self._life is None else self._life.silent_for(now)
+        if silent > SILENT_SECONDS:
+            raise OutsideError(f"kafka: {self._source.settings.servers} has not answered for {silent:.0f} s")
+
     def _note_empty(self, now: float) -> None:
-        """Note which partitions had nothing."""
+        """Note which partitions had nothing; none is known to have nothing while the brokers are away."""
+        if self._life is not None and self._life.are_away(now):
+            self._empty_since.clear()
+            return
         for partition, position in self._positions.items():
             if partition not in self._at_end and not self._has_read_all(partition, position):
                 self._empty_since.pop(partition, None)
@@ -348,6 +369,8 @@ class KafkaReader:
         """Close the client."""
         if self._discovery is not None:
             self._discovery.close()
+        if self._life is not None:
+            self._life.close()
         self._consumer.close()
 
     def _without_errors(self, messages: list[Any]) -> tuple[list[Any], dict[Partition, int]]:
@@ -453,34 +476,3 @@ def _portions(messages: list[Any]) -> Iterator[list[Any]]:
     """Messages in portions of the bytes of a batch: the client holds some of a megabyte each, or many small ones."""
     sizes = np.fromiter(map(len, messages), np.int64, len(messages))
     return (messages[begin:end] for begin, end in bounded(sizes, MOST_BYTES))
-
-
-class _Discovery:
-    """A thread that looks for partitions from time to time; what it finds is fetched without a wait."""
-
-    def __init__(self, source: KafkaSource, consumer: Any) -> None:
-        self._source = source
-        self._consumer = consumer
-        self._looks: queue.SimpleQueue[list[Partition]] = queue.SimpleQueue()
-        self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-kafka-partitions", daemon=True)
-        self._thread.start()
-
-    def found(self) -> list[list[Partition]]:
-        """The looks since the last call."""
-        looks = []
-        with suppress(queue.Empty):
-            while True:
-                looks.append(self._looks.get_nowait())
-        return looks
-
-    def close(self) -> None:
-        """End it, before its client is closed."""
-        self._is_closing.set()
-        self._thread.join(ASK_SECONDS + 1)
-
-    def _run(self) -> None:
-        source = self._source
-        while not self._is_closing.wait(source.discovery_seconds):
-            with suppress(kafka_library().KafkaException, PlanError):  # reading says what is wrong
-                self._looks.put(partitions_of(self._consumer, source.topics, source.pattern))
