@@ -80,8 +80,8 @@ def filter_expression(where: Filter, schema: pa.Schema) -> Filter:
 
     try:
         expression = where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
-        refuse_places(expression, "readParquet")
         ds.dataset(schema.empty_table()).scanner(filter=expression)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise SchemaError(f"readParquet: the filter does not fit the columns ({error})") from error
+    refuse_places(expression, "readParquet")
     return expression
