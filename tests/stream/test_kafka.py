@@ -339,6 +339,19 @@ def test_a_query_begins_where_it_was_started(
         assert sorted(polled(reader, 3)) == [3, 7, 11]
 
 
+def test_an_offset_of_a_topic_that_is_not_read_is_refused(cluster: KafkaSettings) -> None:
+    """It has a typo, or is one partition too many: of where to begin, also by time, and of where a job ends."""
+    own = {("in", number): 0 for number in range(4)}
+    for other in (("inn", 0), ("in", 4)):
+        for start in (KafkaStart(offsets={**own, other: 1}), KafkaStart(times={**own, other: 1}, latest_else=True)):
+            with pytest.raises(
+                PlanError, match=rf"startingOffsets names partition {other[1]} of {other[0]}, which is"
+            ):
+                KafkaSource(cluster, ("in",), start=start).first_position()
+        with pytest.raises(PlanError, match=rf"names partition {other[1]} of {other[0]}, which is not read"):
+            source(cluster).bounded(KafkaStart(offsets={**own, other: 1}))
+
+
 @pytest.mark.parametrize("is_available_now", [True, False])
 def test_a_position_beyond_the_end_is_refused(cluster: KafkaSettings, is_available_now: bool) -> None:
     """A topic that was made anew is shorter; in every way of reading, as is an offset that somebody names."""
@@ -355,6 +368,8 @@ def test_a_position_beyond_the_end_is_refused(cluster: KafkaSettings, is_availab
         named = KafkaStart(offsets={("in", number): 15 + (number == 2) for number in range(4)})
         with pytest.raises(PlanError, match="partition 2 of in is to be read from offset 16 on, and it ends at 15"):
             KafkaSource(anew, ("in",), start=named).first_position()
+        found = KafkaSource(anew, ("in",), start=named, fails_on_loss=False).first_position()
+        assert [offset for _, _, offset in msgpack.unpackb(found)] == [15, 15, 0, 15]
         with closing(replace(again, fails_on_loss=False).open(0, 1, [state])) as reader:
             assert sorted(polled(reader, 60)) == list(range(60))
 

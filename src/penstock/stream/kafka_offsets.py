@@ -8,7 +8,7 @@ are gone: a reader that went on elsewhere would pass messages over without a wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -54,6 +54,16 @@ class KafkaStart:
             return offset
         first, end = bounds(consumer, partition)
         return first if offset == -2 else end
+
+    def refuse_others(self, found: Collection[Partition]) -> None:
+        """Raise PlanError where a partition is named that is not among these, as of a topic with a typo."""
+        others = sorted({*self.times, *self.offsets}.difference(found))
+        if others:
+            topic, number = others[0]
+            raise PlanError(
+                f"kafka: {self.option} names partition {number} of {topic}, which is not read: there is none, or its"
+                " topic is not among those of the query"
+            )
 
     def _since(self, consumer: Any, partition: Partition, millis: int) -> int:
         topic, number = partition

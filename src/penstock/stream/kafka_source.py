@@ -113,9 +113,14 @@ class KafkaSource:
         """The offsets at which a query begins that begins now; raises PlanError for one that is not there."""
         with closing_client(self.settings.consumer()) as consumer:
             found = partitions_of(consumer, self.topics, self.pattern)
+            self.start.refuse_others(found)
             offsets = {each: self.start.at(consumer, each) for each in found}
             for each, offset in offsets.items():
-                refuse_beyond(self.settings, each, offset, bounds(consumer, each)[1])
+                first, end = bounds(consumer, each)
+                if self.fails_on_loss:
+                    refuse_beyond(self.settings, each, offset, end)
+                elif is_beyond(self.settings, each, offset, end):
+                    offsets[each] = _told_of_loss(self.name, each, offset, first)
         return _packed(offsets)
 
     def begun_at(self, position: bytes) -> KafkaSource:
@@ -127,6 +132,7 @@ class KafkaSource:
         begun = self.first_position()
         with closing_client(self.settings.consumer()) as consumer:
             places = {(topic, number): offset for topic, number, offset in msgpack.unpackb(begun)}
+            ends.refuse_others(places)
             found = {partition: ends.at(consumer, partition) for partition in places}
         for (topic, number), end in found.items():
             if (begin := places[topic, number]) > end:
@@ -158,6 +164,14 @@ def _owner(partition: Partition, parallelism: int) -> int:
     """The subtask that reads a partition: those of one topic go round."""
     topic, number = partition
     return (zlib.crc32(topic.encode()) + number) % parallelism
+
+
+def _told_of_loss(name: str, partition: Partition, offset: int | None, first: int) -> int:
+    """The first message that there is, which the log says."""
+    topic, number = partition
+    text = "%s: messages of partition %d of %s are gone: it was to be read from offset %s on, and begins at %d"
+    _LOG.warning(text, name, number, topic, offset, first)
+    return first
 
 
 class KafkaReader:
@@ -221,13 +235,7 @@ class KafkaReader:
         for partition, offset in self._positions.items():
             first, end = bounds(self._consumer, partition)
             if offset < first or is_beyond(self._source.settings, partition, offset, end):
-                self._positions[partition] = self._told_of_loss(partition, offset, first)
-
-    def _told_of_loss(self, partition: Partition, offset: int | None, first: int) -> int:
-        topic, number = partition
-        text = "%s: messages of partition %d of %s are gone: it was to be read from offset %s on, and begins at %d"
-        _LOG.warning(text, self._source.name, number, topic, offset, first)
-        return first
+                self._positions[partition] = _told_of_loss(self._source.name, partition, offset, first)
 
     def _found(self) -> list[Partition]:
         """The partitions that there are; raises PlanError where a topic or one that was read is not there any more.
@@ -392,7 +400,7 @@ class KafkaReader:
         offset = self._positions.get(place)
         if self._source.fails_on_loss:
             raise gone(place, offset)
-        first = self._told_of_loss(place, offset, bounds(self._consumer, place)[0])
+        first = _told_of_loss(self._source.name, place, offset, bounds(self._consumer, place)[0])
         self._positions[place] = first
         self._at_end.discard(place)
         # The client has given the partition up: it does not seek there.
