@@ -234,8 +234,9 @@ def test_tasks_without_rows_in_a_run_say_nothing_of_their_source() -> None:
     """
     nothing = [EventTimeProgress(each, True, is_last=True, had_rows=False) for each in (1000, 50)]
     core = InputWatermarks(2, 50)
-    for channel, progress in enumerate(nothing):
-        core.came(channel, progress)
+    core.came(0, EventTimeProgress(1000))  # as it is told while the run goes on
+    for channel in (1, 0):
+        core.came(channel, nothing[channel])
     assert core.progress == EventTimeProgress(50, True, is_last=True, had_rows=False)
     core.came(0, EventTimeProgress(1100, is_last=True))
     assert core.progress == EventTimeProgress(1100, is_last=True)

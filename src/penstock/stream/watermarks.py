@@ -11,7 +11,8 @@ Rules
   query was told to stop stays where it was, as its data goes on in the next run.
 - At the end of a run, and all through one that reads what is available, the channels of each input are the tasks of
   one stage: if all of these are idle the greatest of their watermarks counts, and of several inputs the least, also
-  if they are idle. A stage that had no rows in the run counts with the least of what its tasks had before.
+  if they are idle. A stage that had no rows in the run counts with the least of what its tasks had before. Until
+  all have said how their run ended none is taken for idle.
 - A restored task begins at the watermark of its snapshot; of several snapshots, where the number of tasks has
   changed, at the least one.
 """
@@ -40,8 +41,8 @@ _PROGRESS: Final = struct.Struct("<BBxxxxxx8s")
 class EventTimeProgress:
     """Event time at one place: the watermark, and if the place waits for rows and so holds no other back.
 
-    `is_last`: the run ends, there or in front of it, and then an idle place is not one that waits. `had_rows` is
-    false for a place that had no rows in the run that ends: it says nothing new of its stage.
+    `is_last`: its run has ended, and then an idle place is not one that waits. `had_rows` is false for a place that
+    had no rows in the run that has ended: it says nothing new of its stage.
     """
 
     watermark: Watermark
@@ -145,9 +146,8 @@ class InputWatermarks:
             (each.watermark for each in found), default=Watermark(MOST)
         )  # all ended: nothing comes any more
         is_idle = bool(found) and all(each.is_idle for each in found)
-        is_last = any(
-            each.is_last for each in found
-        )  # the first word of it goes on, so that no idle one lets others go
+        is_last = bool(found) and all(each.is_last for each in found)
+        is_idle &= is_last or not any(each.is_last for each in found)
         had_rows = all(each.had_rows for each in found)
         now = EventTimeProgress(max(self._progress.watermark, reached), is_idle, is_last, had_rows)
         changed, self._progress = now != self._progress, now
@@ -158,7 +158,10 @@ class InputWatermarks:
         still = [self._channels[channel] for channel in part if channel not in self._ended]
         if not still:
             return None
-        is_last = any(each.is_last for each in still)
+        is_last = all(each.is_last for each in still)
+        if not is_last and any(each.is_last for each in still):
+            # It is not known yet which of the others had rows, so none of those that had none lets them go.
+            return EventTimeProgress(min(each.watermark for each in still))
         holding = [each.watermark for each in still if not each.is_idle]
         if holding:
             return EventTimeProgress(min(holding), is_last=is_last)
