@@ -15,6 +15,7 @@ import penstock
 from penstock.api.arrow_filters import matching
 from penstock.errors import SchemaError
 from penstock.testing.local_runner import run_local
+from penstock.testing.sources import fromBatches
 
 ROWS = 100_000
 """More than Arrow takes at once in a plan."""
@@ -56,4 +57,9 @@ def test_columns_by_their_places_are_refused(tmp_path: Path) -> None:
             penstock.readParquet(None, tmp_path, ["b"], by_place)
         with pytest.raises(SchemaError, match="means a column by its place"):
             stream.filter(by_place)
+    within = fromBatches(pa.table({"s": [{"a": [1], "b": {"c": 7}}, None]}))
+    for inner in (pc.struct_field(pc.field("s"), [1, 0]), pc.struct_field(pc.struct_field(pc.field("s"), 1), "c")):
+        assert run_local(within.filter(inner == 7)).num_rows == 1
+    with pytest.raises(SchemaError, match="by its place"):
+        within.filter(pc.struct_field(pc.field(0), [1, 0]) == 7)
     assert run_local(stream.filter(pc.field("b").cast(pa.string()) != 'a "FieldPath(0)')).num_rows == 2

@@ -48,8 +48,11 @@ def all_of(where: Filter, conditions: Sequence[Condition]) -> Filter:
 
 
 def refuse_places(where: Filter, verb: str) -> None:
-    """Raise SchemaError for columns that are meant by their places: a task that reads fewer has others there."""
-    if found := re.search(r"FieldPath\(\d+\)", re.sub(r'"(\\.|[^"\\])*"', "", str(where))):
+    """Raise SchemaError for columns that are meant by their places: a task that reads fewer has others there.
+
+    Places within a struct stay what they are.
+    """
+    if found := re.search(r"(?<!FieldRef\.)FieldPath\(\d+\)", re.sub(r'"(\\.|[^"\\])*"', "", str(where))):
         raise SchemaError(f"{verb}: {where} means a column by its place, {found[0]}: name it, as in pc.field('name')")
 
 
