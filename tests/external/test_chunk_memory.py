@@ -20,7 +20,7 @@ from penstock.external.keeper import Keeper, KeeperPolicy
 from penstock.external.requests import CHUNK_BYTES, FETCH, FETCH_BODY, KeptState
 from penstock.external.server import ServiceServer
 from penstock.shuffle import DatasetId, PartitionId
-from penstock.testing import DEADLINE
+from penstock.testing import wait_until
 
 
 def test_there_are_so_many_buffers_and_no_more() -> None:
@@ -93,6 +93,4 @@ def test_the_memory_of_a_user_goes_when_no_disk_has_any_of_it(tmp_path: Path) ->
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait for something of this process."""
-    async with asyncio.timeout(DEADLINE):
-        while not is_so():  # noqa: ASYNC110 - of which it tells no one
-            await asyncio.sleep(0.001)
+    await asyncio.to_thread(wait_until, is_so, "the service to come so far")

@@ -56,7 +56,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
 @pytest.mark.parametrize("which", INDEXES)
 def test_what_an_index_says_is_bounded(services: Services, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     """One question gets so many extents and no more, and the error says what to do; the service goes on."""
-    monkeypatch.setattr(folders, "_MOST_EXTENTS", MOST)
+    monkeypatch.setattr(folders, "MOST_EXTENTS", MOST)
     make, error = INDEXES[which]
 
     async def run() -> int:

@@ -262,6 +262,6 @@ def test_a_driver_keeps_again_at_once_after_a_try_that_failed(world: World, monk
     assert set(world.whole().values()) == {key}, "the last one was told to all"
     with pytest.raises(PartitionError):
         keep(world, "app", 5, Steps(world, "host lost", 6).ask)
-    monkeypatch.setattr("penstock.external.results._DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.external.results.DOUBT_SECONDS", 0.0)
     key = keep(world, "other", 6)
     assert set(world.whole().values()) == {key}

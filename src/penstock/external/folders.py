@@ -52,7 +52,7 @@ _NAME = re.compile(r"[0-9a-f]{24}")
 _END = struct.Struct("<QQQ")
 END_BYTES: Final = _END.size
 _CHECKSUM = struct.Struct("<Q")
-_MOST_EXTENTS = 1 << 17
+MOST_EXTENTS = 1 << 17
 """Of one question: they take some 30 MiB, and a tenth of a second in which no other thread runs."""
 
 
@@ -230,7 +230,7 @@ def find_range(folder: str, first: int, count: int, origin: FileOrigin) -> tuple
     PartitionLostError where a file is gone, IncompleteDataError where one is damaged.
     """
     times: dict[tuple[int, int, int], int] = {}
-    for piece in read_index(folder, first, count, origin, _MOST_EXTENTS):
+    for piece in read_index(folder, first, count, origin, MOST_EXTENTS):
         _, offset, length, checksum = piece.extent
         times[offset, length, checksum] = times.get((offset, length, checksum), 0) + 1
     packed = pack_kept([KeptExtent(*extent, many) for extent, many in times.items()])

@@ -52,7 +52,7 @@ from penstock.shuffle import PartitionId
 MOST_DESCRIBED: Final = 16 << 20
 """Bytes of a description: that of a result of 100,000 partitions."""
 _NAME: Final = 1000
-_DOUBT_SECONDS: Final = 60.0
+DOUBT_SECONDS: Final = 60.0
 """A driver that replaces a result has told all hosts within this time, or is gone."""
 
 
@@ -129,10 +129,10 @@ class ResultKeeper:
         former = self._upkeep.accounts.kept(result.kept, result.user)
         if former is None or former is result or former.taken_by == account.key.name:
             return
-        if time.monotonic() - former.taken_over < _DOUBT_SECONDS:
+        if time.monotonic() - former.taken_over < DOUBT_SECONDS:
             raise PartitionError(
                 f"another program keeps a result under the name {result.kept} at this moment, or was killed while it"
-                f" did: keep yours again in {_DOUBT_SECONDS:.0f} seconds"
+                f" did: keep yours again in {DOUBT_SECONDS:.0f} seconds"
             )
 
     async def switch_back(self, account: Account, request: SwitchBack) -> None:
