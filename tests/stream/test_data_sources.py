@@ -88,6 +88,17 @@ def test_each_row_comes_once_whatever_is_killed(tmp_path: Path, kind: type[Numbe
     assert committed(tmp_path) == sorted(committed(tmp_path))
 
 
+def test_rows_of_one_range_are_one_batch_of_event_time(tmp_path: Path) -> None:
+    """The reader says in which range it is, also in the middle of it, and that it is between two."""
+    (tmp_path / "end").write_text("3")
+    with closing(stream(tmp_path).open(0, 1, [])) as reader:
+        assert reader.unit_of("all") is None
+        for _ in range(3):
+            wait_until(lambda: reader.poll(1) is not None, "a row has come")
+            assert json.loads(str(reader.unit_of("all"))) == {"n": 0}
+        wait_until(lambda: reader.poll(1) is None and reader.unit_of("all") is None, "the range is over")
+
+
 @pytest.mark.parametrize("arrow", ["false", "true"])
 def test_what_is_written_is_committed_once_whatever_is_killed(tmp_path: Path, arrow: str) -> None:
     """By three tasks that write and one that commits, in two runs; batches have rising ids."""

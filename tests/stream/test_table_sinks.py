@@ -536,6 +536,21 @@ def test_a_query_of_a_delta_table_begins_with_the_version_that_there_was(delta: 
         delta.DeltaTable(uri).restore(0)
 
 
+def test_rows_of_one_version_of_a_delta_table_are_one_batch_of_event_time(delta: Any, tmp_path: Path) -> None:
+    """The reader says in which version it is, also in the middle of it, and that it is between two."""
+    uri = str(tmp_path / "table")
+    numbers(delta, uri, range(1))
+    latest = delta_source(options(startingVersion="latest"), uri)
+    begun = latest.begun_at(latest.first_position())
+    numbers(delta, uri, range(1, 3))
+    with closing(begun.open(0, 1, [])) as reader:
+        assert reader.unit_of("log") is None
+        for _ in range(2):
+            wait_until(lambda: reader.poll(1) is not None, "a row has come")
+            assert reader.unit_of("log") == 1
+        wait_until(lambda: reader.poll(1) is None and reader.unit_of("log") is None, "the version is over")
+
+
 def test_upkeep_of_a_delta_table_goes_on_or_has_one_error(delta: Any, tmp_path: Path) -> None:
     """Properties change nothing. A new column ends a query, and the next one knows it.
 

@@ -268,6 +268,75 @@ def test_a_partition_whose_rows_have_no_times_holds_nothing_back_after_a_while()
     assert given("own", None, waited=21.0) == EventTimeProgress(5)
 
 
+def test_rows_of_one_unit_of_a_partition_are_one_batch() -> None:
+    """Their times count as the next unit begins, or none; also of what a snapshot in the middle of one holds.
+
+    Meanwhile the partition is not idle, whatever it says. A snapshot of before has no such rows.
+    """
+    times = PartitionTimes(0, 5.0)
+    found: list[Watermark] = []
+    for unit, greatest in (("a", 50), ("a", 20), ("b", 90), (None, 40), (None, 100), ("c", 200)):
+        times.rows_came("p", greatest, unit)
+        after = times.progress({"p": 9.0})
+        found.append(after.watermark)
+        assert after.is_idle == (unit is None)
+    assert found == [Watermark(each) for each in (LEAST, LEAST, 50, 90, 100, 100)]
+    again = PartitionTimes(0, 5.0)
+    again.restore(times.reached, times.greatest, times.fresh, times.coming)
+    again.now_in("p", "c")
+    assert again.progress({"p": None}).watermark == Watermark(100)
+    again.rows_came("p", 150, "c")
+    assert again.progress({"p": None}).watermark == Watermark(100)
+    again.now_in("p", None)
+    assert again.progress({"p": None}).watermark == Watermark(200)
+
+
+class Versions(Lagging):
+    """One partition of versions with four times each, of which the first is the greatest."""
+
+    def partitions(self) -> list[str]:
+        """Its name."""
+        return ["log"]
+
+    def read(self, partition: str, offset: list[int] | None) -> Iterator[tuple[pa.RecordBatch | None, list[int]]]:  # type: ignore[override]
+        """A row after the other; then the place in front of the next version."""
+        version, row = offset or [0, 0]
+        for number in range(version, 3):
+            for each in range(row, 4):
+                ts = pa.array([10 * number + 3 - each], pa.int64()).cast(pa.timestamp("us"))
+                yield pa.record_batch([ts], schema=self.schema), [number, each + 1]
+            row = 0
+            yield pa.record_batch([pa.array([], self.schema.field(0).type)], schema=self.schema), [number + 1, 0]
+        while True:
+            yield None, [3, 0]
+
+    def unit_of(self, offset: list[int] | None, given: int) -> int | None:
+        """The version whose rows are read."""
+        return offset[0] if offset and (offset[1] or given) else None
+
+
+@pytest.mark.parametrize("begins", [(), (2,), (3, 6, 9)])
+def test_no_row_of_a_version_is_late_for_another_one(begins: tuple[int, ...]) -> None:
+    """Whatever time goes by between two rows, and where a task begins anew: a snapshot holds what is coming."""
+    source = PartitionedSource(Versions(), 0.0)  # type: ignore[arg-type]
+    states, positions, watermark = [], [], Watermark()
+    for number in range(12):
+        if not number or number in begins:
+            reader = source.open(0, 1, positions)
+            step = AssignWatermark("ts", 0).step()
+            step.open(StepContext(0, 1, 16, "source"), states)
+            step.reads(reader)
+        while (batch := reader.poll(1)) is None:
+            pass
+        list(step.process(batch))
+        assert Watermark(batch.column(0).cast(pa.int64())[0].as_py()) >= watermark
+        watermark = step.progress(EventTimeProgress(), 0.0).watermark
+        states = [{name: bytes(make()) for name, make in step.snapshot(1)}]  # type: ignore[arg-type]
+        positions = [reader.snapshot()]
+    reader.poll(1)
+    assert step.progress(EventTimeProgress(), 0.0).watermark == Watermark(23)
+
+
 class Named:
     """A reader of two partitions that says which one it has read."""
 

@@ -104,6 +104,10 @@ class _OnePartition:
     def partitions(self) -> Sequence[str]:
         return (_PARTITION,)
 
+    def unit_of(self, offset: _Offset | None, given: int) -> object:
+        """The range whose rows are read: it is one batch, as in Spark. None: it is between two."""
+        return None if offset is None or offset[1] is None else offset[0]
+
     def beginning(self) -> _Offset | None:
         """The place at which the query began."""
         return None if self._stream.begun is None else [self._stream.begun, None, 0, 0]

@@ -117,6 +117,10 @@ class _VersionedRows:
         """True where the rows that the table had at first are not all given."""
         return self._source.start is None if offset is None else bool(offset[1])
 
+    def unit_of(self, offset: _Offset | None, given: int) -> object:
+        """The version whose rows are read: the order of its files says nothing of their times. None: between two."""
+        return None if offset is None or not (offset[2] or offset[3] or given) else offset[0]
+
     def beginning(self) -> _Offset | None:
         """The place at which the query began."""
         return None if self._source.begun is None else list(self._source.begun)

@@ -219,6 +219,11 @@ class PartitionedReader:
         is_backlog = getattr(self._source.rows, "is_backlog", None)
         return is_backlog is not None and any(is_backlog(offset) for offset, _ in self._positions.values())
 
+    def unit_of(self, partition: str) -> object:
+        """The batch of event time in whose rows a partition is; None: between two. The rows may have `unit_of`."""
+        unit_of = getattr(self._source.rows, "unit_of", None)
+        return None if unit_of is None else unit_of(*self._positions[partition])
+
     def read_by_partition(self) -> None:
         """It always does."""
 

@@ -7,7 +7,8 @@ the partition whose batch was read last, so a function in front that holds rows 
 Watermarks of the inputs end here, the end of all data does not.
 
 The rows of a run that reads what is available are one batch, as are those of files that are there as a query begins:
-until all of them have been read the watermark stays where it was, so that none is late for the order of reading.
+until all of them have been read the watermark stays where it was, so that none is late for the order of reading. So
+are the rows of one range of a data source, and of one version of a table.
 
 A snapshot holds the time that was reached, also where that is none, and the greatest times where they are others. If
 the number of tasks has changed, each begins with the least of those, so that no row is late only because a partition
@@ -28,12 +29,13 @@ from penstock.operators.times import greatest
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.sources import PartitionReader, SourceReader, has_given_all, partitions_of, reads_backlog
 from penstock.stream.watermark import LEAST, Watermark, least_stored
-from penstock.stream.watermarks import EventTimeProgress, PartitionTimes, RowTimes
+from penstock.stream.watermarks import EventTimeProgress, PartitionTimes, RowTimes, Waiting
 
 _GREATEST = "greatest"
 _PARTITIONS = "partitions"
 _FRESH = "fresh"
 _COUNTING = "counting"
+_COMING = "coming"
 _ROWS = ""
 """The name of the greatest time of all rows among those of partitions."""
 
@@ -92,7 +94,8 @@ class WatermarkStep(PlainStep):
         self._times.restore(least, greatest.pop(_ROWS, LEAST), least_stored(counting))
         fresh = [name for state in restored if _FRESH in state for name in msgpack.unpackb(state[_FRESH])]
         self._of_partitions = PartitionTimes(self._operator.delay, context.idle_after)
-        self._of_partitions.restore(least, greatest, fresh)
+        coming = {name: time for s in restored if _COMING in s for name, time in msgpack.unpackb(s[_COMING]).items()}
+        self._of_partitions.restore(least, greatest, fresh, coming)
 
     def reads(self, reader: SourceReader) -> None:
         """The rows are those of this reader."""
@@ -109,7 +112,8 @@ class WatermarkStep(PlainStep):
         if self._partitions is None:
             self._times.rows_came(moment)
         else:
-            self._of_partitions.rows_came(self._partitions.partition, moment)
+            name = self._partitions.partition
+            self._of_partitions.rows_came(name, moment, self._unit_of(name))
         return (batch,)
 
     def end_run(self) -> None:
@@ -122,7 +126,7 @@ class WatermarkStep(PlainStep):
             return EventTimeProgress(incoming.watermark)
         is_held = reads_backlog(self._reader) or (self._is_bounded and not self._has_all)
         if self._partitions is not None:
-            waiting = self._partitions.partitions_waiting()
+            waiting = self._waiting(self._partitions)
             return (
                 self._of_partitions.held()
                 if is_held
@@ -133,8 +137,21 @@ class WatermarkStep(PlainStep):
         is_last = self._has_all and (self._is_bounded or has_given_all(self._reader))
         return self._times.last() if is_last else self._times.progress(waited)
 
+    def _waiting(self, partitions: PartitionReader) -> Waiting:
+        """The partitions that may give rows; what was one batch counts for those that are behind it."""
+        waiting = partitions.partitions_waiting()
+        for name in waiting:
+            self._of_partitions.now_in(name, self._unit_of(name))
+        return waiting
+
+    def _unit_of(self, partition: str) -> object:
+        unit_of = getattr(self._partitions, "unit_of", None)
+        return None if unit_of is None else unit_of(partition)
+
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """The time that was reached, and the greatest times of rows that are not that."""
+        if self._partitions is not None:
+            self._waiting(self._partitions)
         reached = self._times.reached if self._partitions is None else self._of_partitions.reached
         stored = reached.stored
         chunks: list[Chunk] = [(_GREATEST, lambda: stored)]
@@ -147,6 +164,9 @@ class WatermarkStep(PlainStep):
         if times:
             packed: bytes = msgpack.packb(times)
             chunks.append((_PARTITIONS, lambda: packed))
+        if self._of_partitions.coming:
+            coming: bytes = msgpack.packb(self._of_partitions.coming)
+            chunks.append((_COMING, lambda: coming))
         if self._of_partitions.fresh and not self._has_all:
             fresh: bytes = msgpack.packb(sorted(self._of_partitions.fresh))
             chunks.append((_FRESH, lambda: fresh))

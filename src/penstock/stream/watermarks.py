@@ -233,6 +233,8 @@ class PartitionTimes:
     as its reader says, or in so many seconds of waiting has given only rows that have no time or pass no filter, does
     not, until it has rows with times again; 0: it always does. At the end of a run those that had
     nothing when they were asked last count if they had rows in it, and all others hold. It never goes back.
+
+    Rows of one unit of a partition are one batch: their times count when it is behind that.
     """
 
     def __init__(self, delay: int, idle_after: float) -> None:
@@ -244,6 +246,10 @@ class PartitionTimes:
         """The greatest time of each partition that has given rows."""
         self.fresh: set[str] = set()
         """Those that have given rows in this run, and since they were idle last."""
+        self.coming: dict[str, int] = {}
+        """By partition the greatest time of rows that are one batch with others which have not come."""
+        self._units: dict[str, object] = {}
+        """What the rows that a partition gives now are one batch of; None: it is between two."""
         self._read: set[str] = set()
         self._timed: set[str] = set()
         """Those that have given rows, and rows with times, since the last look."""
@@ -255,18 +261,38 @@ class PartitionTimes:
         """The time up to which all have given rows."""
         return self._reached
 
-    def restore(self, reached: Watermark, greatest: Mapping[str, int], fresh: Iterable[str] = ()) -> None:
-        """Begin with times that were reached before; `fresh`: in a run that is not over."""
+    def restore(
+        self,
+        reached: Watermark,
+        greatest: Mapping[str, int],
+        fresh: Iterable[str] = (),
+        coming: Mapping[str, int] | None = None,
+    ) -> None:
+        """Begin with times that were reached before; `fresh`: in a run that is not over.
+
+        The rows of `coming` are one batch with those that the partition gives first.
+        """
         self._reached, self.greatest, self.fresh = reached, dict(greatest), set(fresh)
+        self.coming = dict(coming or {})
+
+    def now_in(self, partition: str, unit: object) -> None:
+        """A partition gives rows that are one batch, `unit`; the times of another one that it was in count now."""
+        if unit is None or self._units.get(partition, unit) != unit:
+            time = self.coming.pop(partition, LEAST)
+            if time != LEAST:
+                self.greatest[partition] = max(self.greatest.get(partition, LEAST), time)
+        self._units[partition] = unit
 
     def was_read(self, partition: str) -> None:
         """Rows of a partition were read, of which filters may leave none."""
         self._read.add(partition)
 
-    def rows_came(self, partition: str, greatest: int | None) -> None:
+    def rows_came(self, partition: str, greatest: int | None, unit: object = None) -> None:
         """Rows of a partition came; `greatest` is the greatest of their times, None where all are null."""
+        self.now_in(partition, unit)
         if greatest is not None:
-            self.greatest[partition] = max(self.greatest.get(partition, LEAST), greatest)
+            times = self.greatest if unit is None else self.coming
+            times[partition] = max(times.get(partition, LEAST), greatest)
             self.fresh.add(partition)
             self._timed.add(partition)
 
@@ -279,6 +305,8 @@ class PartitionTimes:
 
         `waited` are the seconds in which the task has waited for rows since its begin.
         """
+        # One in the middle of a batch is at work, however long it takes.
+        waiting = {each: None if self._is_amid(each) and s != CAUGHT_UP else s for each, s in waiting.items()}
         without_times = self._without_times(waiting, waited)
         waiting = waiting if is_last else {**waiting, **without_times}
         holding = {each for each, seconds in waiting.items() if self._holds(each, seconds, is_last=is_last)}
@@ -291,6 +319,9 @@ class PartitionTimes:
             reached = max(self.greatest.values(), default=LEAST)
         self._reached = max(self._reached, Watermark(reached))
         return EventTimeProgress(self._reached.less(self._delay), not holding, is_last, bool(holding) or not is_last)
+
+    def _is_amid(self, partition: str) -> bool:
+        return self._units.get(partition) is not None
 
     def _without_times(self, waiting: Waiting, waited: float) -> dict[str, float]:
         """Those that have given rows for long enough, and none with a time; and for how long."""
