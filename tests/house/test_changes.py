@@ -147,7 +147,7 @@ def test_a_new_control_action_is_a_class_and_what_the_task_does_about_it(copy: P
         "stream/conversation.py",
         "        if isinstance(action, CheckpointCompleted):\n",
         "        if isinstance(action, EndNow):\n"
-        "            return [EndData(stopped=True)]\n"
+        "            return [StopReading()]\n"
         "        if isinstance(action, CheckpointCompleted):\n",
     )
     change("stream/conversation.py", "import Action, ", "import Action, EndNow, ")
@@ -164,7 +164,7 @@ def test_a_new_control_action_is_a_class_and_what_the_task_does_about_it(copy: P
         "heard = commands.read_instruction(unpack(pack(sent)))\n"
         "print(job_of(told), heard.action, Conversation(0).action_came(heard.action, 0.0))\n",
     )
-    assert printed.split() == ["j1", "EndNow(why='a", "toy')", "[EndData(stopped=True)]"]
+    assert printed.split() == ["j1", "EndNow(why='a", "toy')", "[StopReading()]"]
 
 
 def test_a_new_service_is_a_room_of_its_own_and_a_name(copy: Path) -> None:
