@@ -154,6 +154,37 @@ def test_function_for_each_batch(spark: Any, tmp_path: Path, caplog: pytest.LogC
         wide.start()
 
 
+def test_rows_of_queries_are_read_by_the_new_calendar_alone(spark: Any, tmp_path: Path) -> None:
+    """Whatever calendar the session reads other files by; columns that are one to it are refused at the start."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"d": "1500-01-01", "v": 1}')
+    days: list[str] = []
+    rows = penstock.readStream(spark).schema("d date, v long").json(str(tmp_path / "in"))
+    mode = "spark.sql.parquet.datetimeRebaseModeInRead"
+    former = spark.conf.get(mode)
+    spark.conf.set(mode, "LEGACY")
+    try:
+        writers = (
+            rows.writeStream.foreachBatch(lambda frame, _: days.extend(_days(frame))),
+            rows.writeStream.format("memory").queryName("old_days"),
+        )
+        for number, writer in enumerate(writers):
+            writer = writer.trigger(availableNow=True)  # noqa: PLW2901
+            query = writer.option("checkpointLocation", str(tmp_path / f"checkpoints-{number}")).start()
+            assert query.awaitTermination(DEADLINE)
+        assert [*days, *_days(spark.table("old_days"))] == ["1500-01-01"] * 2
+    finally:
+        spark.conf.set(mode, former)
+    both = rows.selectExpr("v AS a", "d AS A").writeStream
+    for writer in (both.foreachBatch(lambda _, __: None), both.format("memory").queryName("both")):
+        with pytest.raises(PlanError, match="columns 'a', 'A' are one to Spark"):
+            writer.option("checkpointLocation", str(tmp_path / "both")).start()
+
+
+def _days(frame: Any) -> list[str]:
+    return [row.day for row in frame.selectExpr("CAST(d AS STRING) AS day").collect()]
+
+
 def test_newest_rows_of_a_folder(spark: Any, tmp_path: Path) -> None:
     """Of each key, null is one, also as of a checkpoint; and a folder without epochs is refused by name."""
     for number, rows in enumerate(([(1, "a"), (None, "n")], [(1, "b"), (2, "c")], [(1, None)]), 1):

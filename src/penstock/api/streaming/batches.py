@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.streaming.places import filesystem_of
+from penstock.api.streaming.places import filesystem_of, reader_of_rows
 from penstock.api.streaming.query import QueryHooks
 from penstock.api.streaming.sinks import Made, SinkRequest
 from penstock.errors import OutsideError, PenstockError, SlotsError
@@ -37,17 +37,17 @@ _TRY_SECONDS = 0.5
 def for_each_batch(function: BatchFunction, request: SinkRequest, location: str) -> Made:
     """The sink of a function, and the driver's part for it."""
     request.refuse_others("foreachBatch")
-    from penstock.spark.types import struct_type
     from penstock.spark.user_thread import UserThread
 
-    spark, types, thread = request.spark, struct_type(request.schema), UserThread.capture(request.spark)
+    spark, thread = request.spark, UserThread.capture(request.spark)
+    reader = reader_of_rows(spark, request.schema, "foreachBatch")
     place = f"{location}/{_FOLDER}"
     filesystem, folder = filesystem_of(place, "writeStream")
     start = place if is_uri(location) else f"file:{place}"
 
     def call(batch: FileBatch) -> None:
         thread.apply(spark)
-        function(spark.read.schema(types).parquet(*(f"{start}/{name}" for name in batch.files)), batch.number)
+        function(reader.parquet(*(f"{start}/{name}" for name in batch.files)), batch.number)
 
     batches = BatchFiles(filesystem, folder, location)
     batches.refuse_others(request.schema)

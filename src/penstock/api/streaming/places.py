@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
 from pyarrow import fs
 
+from penstock.api.reading import is_case_sensitive
 from penstock.errors import PlanError
 from penstock.machine.locations import at_uri, here, is_here, is_uri, path_here
 
@@ -17,6 +21,24 @@ def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:
         return at_uri(path)
     except (ValueError, OSError) as error:
         raise PlanError(f"{verb}: {path} can't be reached: {error}") from error
+
+
+def reader_of_rows(spark: Any, schema: pa.Schema, sink: str) -> Any:
+    """A reader of Spark's for files of a query's rows, whatever calendar the session reads other files by.
+
+    Raises PlanError for columns that are one to the session.
+    """
+    names = [name.upper().lower() for name in schema.names]
+    twice = [name for name, plain in zip(schema.names, names, strict=True) if names.count(plain) > 1]
+    if twice and not is_case_sensitive(spark):
+        raise PlanError(
+            f"{sink}: columns {', '.join(map(repr, twice))} are one to Spark, which reads the rows from files: rename"
+            " them, or set spark.sql.caseSensitive=true"
+        )
+    from penstock.spark.types import struct_type
+
+    modes = dict.fromkeys(("datetimeRebaseMode", "int96RebaseMode"), "CORRECTED")
+    return spark.read.options(**modes).schema(struct_type(schema))
 
 
 def one_spelling(location: str) -> str:

@@ -31,7 +31,7 @@ from penstock.api.streaming.key_columns import KEY_COLUMNS, key_columns
 from penstock.api.streaming.lakes import delta_sink, iceberg_sink
 from penstock.api.streaming.latest import EPOCH
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
-from penstock.api.streaming.places import filesystem_of
+from penstock.api.streaming.places import filesystem_of, reader_of_rows
 from penstock.api.streaming.query import QueryHooks
 from penstock.api.streaming.whole_results import COMPLETE_ROWS, MOST_ROWS, WholeResult
 from penstock.errors import PlanError, SchemaError, SettingError
@@ -160,9 +160,11 @@ def memory(request: SinkRequest) -> Made:
     from penstock.spark.types import struct_type
 
     types = struct_type(request.schema)
+    reader = reader_of_rows(spark, request.schema, "memory") if request.groups is None else None
 
     def show() -> None:
-        spark.read.schema(types).parquet(folder).createOrReplaceTempView(name)
+        assert reader is not None  # noqa: S101 - rows that are not whole results lie in files
+        reader.parquet(folder).createOrReplaceTempView(name)
 
     if request.groups is not None:
         whole, sink = _whole(request, folder)
