@@ -17,7 +17,7 @@ PHASES = {
 }
 """The phases of a task's part, and the figure that tells how long each took."""
 _WORDS = {
-    "startDelay": "of start delay, until its first barrier came",
+    "startDelay": "of start delay",
     "alignment": "of alignment, until its last barrier came",
     "sync": "to take its snapshot (sync)",
     "async": "to store its snapshot at the checkpoint location (async)",
