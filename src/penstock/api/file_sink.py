@@ -32,7 +32,7 @@ from penstock.api.reading import is_case_sensitive
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import WritableStream, WrittenFile, require_writer, write_files
 from penstock.errors import SchemaError, SettingError
-from penstock.graph import as_nullable, own_types, shown_type, unwritable
+from penstock.graph import as_nullable, of_one_name, own_types, shown_type, unwritable
 from penstock.machine.durable import swapped, sync_file, sync_folder
 from penstock.machine.locations import at_uri, here, is_here, is_uri
 from penstock.operators.csv_write import PLAIN_CSV, CsvSigns, csv_fault, signs_fault
@@ -332,9 +332,8 @@ def refuse_own_types(schema: pa.Schema, verb: str, format_: str) -> None:
 
 def refuse_one_name(schema: pa.Schema, verb: str, *, case_sensitive: bool) -> None:
     """Raise SchemaError where columns have one name: Spark writes them neither, but as CSV."""
-    names = list(schema.names) if case_sensitive else [name.casefold() for name in schema.names]
-    twice = [name for name, found in zip(schema.names, names, strict=True) if names.count(found) > 1]
-    if twice:
+    names = schema.names
+    if twice := [name for name in names if names.count(name) > 1] if case_sensitive else of_one_name(names):
         raise SchemaError(
             f"{verb}: columns {', '.join(map(repr, twice))} have one name, so no reader could tell them apart:"
             " rename them with mapInArrow, or, where they differ in case, set spark.sql.caseSensitive=true"

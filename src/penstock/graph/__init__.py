@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JobGraph to ExecutionGraph, pipelined regions and slot needs: pure."""
 
-from penstock.graph.column_names import as_written
+from penstock.graph.column_names import as_written, of_one_name
 from penstock.graph.ddl import parse_ddl
 from penstock.graph.deadlocks import refuse_ordered_sides, without_deadlocks
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
@@ -95,6 +95,7 @@ __all__ = [
     "merged_type",
     "named_by_spark",
     "newly_nullable",
+    "of_one_name",
     "own_types",
     "parse_ddl",
     "plain_schema",

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 
@@ -15,6 +18,13 @@ def as_written(schema: pa.Schema, name: str) -> str:
         return name
     others = [other for other in schema.names if _plain(other) == _plain(name)]
     return others[0] if len(others) == 1 else name
+
+
+def of_one_name(names: Sequence[str]) -> list[str]:
+    """The names that another one equals but for case, by any comparison: Spark and its file formats have several."""
+    plain = [_plain(name).casefold() for name in names]
+    times = Counter(plain)
+    return [name for name, found in zip(names, plain, strict=True) if times[found] > 1]
 
 
 def _plain(name: str) -> str:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from penstock.graph import of_one_name
+
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 
 
 def place_names(names: Sequence[str]) -> list[str] | None:
     """A name for each place, where these names cannot be looked up; None where they can."""
     is_plain = all(_PLAIN.fullmatch(name) for name in names)
-    if is_plain and len({name.casefold() for name in names}) == len(names):
+    if is_plain and not of_one_name(names):
         return None
     return [f"c{number}" for number in range(len(names))]

@@ -10,6 +10,7 @@ from pyarrow import fs
 
 from penstock.api.reading import is_case_sensitive
 from penstock.errors import PlanError
+from penstock.graph import of_one_name
 from penstock.machine.locations import at_uri, here, is_here, is_uri, path_here
 
 
@@ -28,9 +29,7 @@ def reader_of_rows(spark: Any, schema: pa.Schema, sink: str) -> Any:
 
     Raises PlanError for columns that are one to the session.
     """
-    names = [name.upper().lower() for name in schema.names]
-    twice = [name for name, plain in zip(schema.names, names, strict=True) if names.count(plain) > 1]
-    if twice and not is_case_sensitive(spark):
+    if not is_case_sensitive(spark) and (twice := of_one_name(schema.names)):
         raise PlanError(
             f"{sink}: columns {', '.join(map(repr, twice))} are one to Spark, which reads the rows from files: rename"
             " them, or set spark.sql.caseSensitive=true"
